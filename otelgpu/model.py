@@ -1,0 +1,128 @@
+"""The values that travel from a source to a reader.
+
+Rule 1: everything here is frozen; a value is made once, by the module that knows it, and only read afterwards.
+Rule 2: a value that could not be read is a Missing with its Gap; no number stands for "unknown".
+Rule 3: a Reading holds the driver's own number in the driver's own unit (the catalogue row names it).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from otelgpu.fields import Field
+
+Attributes: TypeAlias = tuple[tuple[str, str], ...]
+SeriesKey: TypeAlias = str
+
+
+class Gap(StrEnum):
+    """Why a value is missing."""
+
+    UNSUPPORTED = "unsupported"  # this device or driver never answers it
+    DENIED = "denied"  # the process may not ask
+    LOST = "lost"  # the GPU has fallen off the bus, or needs a reset
+    FAILED = "failed"  # the driver gave an error that may pass
+    TIMEOUT = "timeout"  # the driver did not answer in time
+    INVALID = "invalid"  # the driver answered something that cannot be true
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or a MIG GPU instance (then `instance_id` is set and `gpu_uuid` names the GPU it lives on).
+
+    `uuid` is its own (`GPU-...` or `MIG-...`). `index` is the number shown as label `gpu`; it stays with the UUID for
+    the life of the process, even when the driver renumbers. Texts are "" when the driver does not tell them.
+    """
+
+    uuid: str
+    gpu_uuid: str
+    index: int
+    model: str
+    pci_bus_id: str  # 00000000:8D:00.0
+    serial: str = ""
+    driver_version: str = ""
+    vbios_version: str = ""
+    profile: str = ""  # "1g.10gb"
+    instance_id: int | None = None  # NVML's GPU-instance id, as nvidia-smi shows it
+
+
+class Reading(NamedTuple):
+    """One value of one series: the driver's own number (or text, for a label row)."""
+
+    field: Field
+    device: Device
+    number: int | float | str
+    attributes: Attributes = ()  # fixed for the series, such as (("nvlink", "3"),)
+
+
+class Missing(NamedTuple):
+    """A field that was asked for and has no value, and why."""
+
+    field: Field
+    device: Device
+    gap: Gap
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All that one round of questions to one GPU (and its MIG instances) gave."""
+
+    device: Device
+    instances: tuple[Device, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    missing: tuple[Missing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What is known about the source as a whole; texts are "" until it has answered once."""
+
+    name: str  # "nvml", "simulated"
+    driver_version: str = ""
+    library_version: str = ""
+    simulated: bool = False
+    detail: str = ""  # "8xh100" of the simulated node
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """Whether a GPU answered in this sweep. Kept for every GPU ever seen, so that a lost one stays visible."""
+
+    device: Device
+    up: bool
+    gap: Gap | None = None
+    reason: str = ""
+    since_unix: float = 0.0  # when it went down, in seconds since the epoch; 0.0 while up
+
+
+class Series(NamedTuple):
+    """What a series key stands for."""
+
+    device: Device
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One sweep over all GPUs: never changed once made, shared by every reader.
+
+    `numbers` maps a field id to its (series key, driver's number) pairs in device order; `series` explains the keys;
+    `labels` are the label rows of a device, by device UUID, as (field, text). `identity` changes whenever a device,
+    a series or a label differs from the snapshot before: what was joined for one identity holds for all with it.
+    """
+
+    at: float  # monotonic, seconds: when the sweep was finished
+    unix: float  # the same instant in seconds since the epoch
+    started_unix: float
+    identity: int
+    facts: SourceFacts
+    source_up: bool
+    source_reason: str
+    states: tuple[GpuState, ...]
+    numbers: Mapping[int, tuple[tuple[SeriesKey, int | float], ...]]
+    series: Mapping[SeriesKey, Series]
+    labels: Mapping[str, tuple[tuple[Field, str], ...]]
+    missing: tuple[Missing, ...]
+    seconds: float  # how long the sweep took

@@ -1,0 +1,57 @@
+"""HOW a field is read: the Source protocol that every way to ask GPUs fulfils.
+
+A source numbers the GPUs it sees in slots 0..count-1, as the driver does. The sampler calls `count` in one thread of
+its own and `device`/`read` of a slot in the thread of that slot: never two calls for one slot at a time. Any call may
+hang with the driver; nothing outside its thread waits for it for longer than the deadline.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.fields import Field
+from otelgpu.model import Device, Gap, Sample, SourceFacts
+
+
+class DeviceDownError(OtelgpuError):
+    """The GPU in a slot cannot be asked at all; `gap` and the text say why."""
+
+    def __init__(self, gap: Gap, reason: str) -> None:
+        super().__init__(reason)
+        self.gap = gap
+
+
+class Source(Protocol):
+    """One way to put questions to the GPUs of this machine."""
+
+    def count(self) -> int:
+        """Connect where that is still to be done and say how many slots there are. Raise SourceDownError.
+
+        Called before each sweep. Where the answer (or an error met since) says that slots may have changed hands,
+        the next `device` call of every slot looks again.
+        """
+
+    def device(self, slot: int) -> Device:
+        """Say which GPU is in a slot. Asks the driver only when the slot is new or may have changed hands.
+
+        Raise DeviceDownError when it cannot be told.
+        """
+
+    def read(self, slot: int) -> Sample:
+        """Put every planned question to the GPU in a slot and to its MIG instances.
+
+        A question that failed is a Missing, not an exception. Raise DeviceDownError when the GPU as a whole is gone.
+        """
+
+    def facts(self) -> SourceFacts:
+        """Say what is known so far, without asking the driver."""
+
+    def close(self) -> None:
+        """Let go of the driver. Called when no other call is under way. Safe to call twice."""
+
+
+class SourceFactory(Protocol):
+    """Makes the source for the fields that are wanted (the class itself, or a function)."""
+
+    def __call__(self, fields: Iterable[Field]) -> Source:
+        """Build a source that reads those of *fields* it can; asks nothing yet."""
