@@ -108,7 +108,7 @@ class Series(NamedTuple):
 class Snapshot:
     """One sweep over all GPUs: never changed once made, shared by every reader.
 
-    `numbers` maps a field id to its (series key, driver's number) pairs in device order; `series` explains the keys;
+    `numbers` maps a field id to the driver's number of each series, in device order; `series` explains the keys;
     `labels` are the label rows of a device, by device UUID, as (field, text). `identity` changes whenever a device,
     a series or a label differs from the snapshot before: what was joined for one identity holds for all with it.
     """
@@ -121,7 +121,7 @@ class Snapshot:
     source_up: bool
     source_reason: str
     states: tuple[GpuState, ...]
-    numbers: Mapping[int, tuple[tuple[SeriesKey, int | float], ...]]
+    numbers: Mapping[int, Mapping[SeriesKey, int | float]]
     series: Mapping[SeriesKey, Series]
     labels: Mapping[str, tuple[tuple[Field, str], ...]]
     missing: tuple[Missing, ...]

@@ -82,3 +82,13 @@ class Field:
     lowest: float = 0
     highest: float = 2**63 - 1
     default: bool = False  # one of the fields that dcgm-exporter's image switches on
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the field is a family on the page (and an instrument); the others become labels."""
+        return self.kind is not Kind.LABEL and self.number in (Number.INT, Number.DOUBLE)
+
+    @property
+    def is_total(self) -> bool:
+        """Whether the driver's number only grows: some that dcgm-exporter calls counters are rates or states."""
+        return self.kind is Kind.COUNTER and self.unit != "1" and not self.unit.endswith("/s")

@@ -1,0 +1,259 @@
+"""The command line: the commands, their flags, and what is printed.
+
+Rule 1: the only module that prints or exits.
+Rule 2: flags follow from the settings; none of them is written down here.
+Rule 3: everything that a command needs is imported inside it: `serve` starts fast and never loads what draws tables.
+
+Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings).
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from shutil import get_terminal_size
+from typing import TypeAlias
+
+import click
+
+from otelgpu import __version__
+from otelgpu.config import Config, Flag, load
+from otelgpu.config.docs import default_text
+from otelgpu.config.keys import SETTINGS, Setting
+from otelgpu.config.words import one_line
+from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError
+
+COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+
+Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
+
+_FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
+_EPILOG = (
+    "Every setting is also a key of the file (sampling.reuse), a variable (OTELGPU_SAMPLING_REUSE) and a long flag "
+    "(--sampling-reuse); a flag goes over a variable, a variable over the file. Durations are seconds, or 500ms, 1m."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give back the exit status. Every failure that can be foreseen is told in one line each."""
+    try:
+        status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.UsageError as error:
+        _complain(error.format_message())
+        return WRONG_USAGE
+    except ConfigError as error:
+        _complain(*error.problems)
+        return WRONG_USAGE
+    except OtelgpuError as error:
+        _complain(*str(error).splitlines())
+        return COULD_NOT_START
+    except BrokenPipeError:  # whoever read has seen enough: `otelgpu once | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with _program().make_context("otelgpu", arguments) as context:
+            return int(context.command.invoke(context) or 0)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+
+
+def _serve(config: Config, _: str) -> int:
+    from otelgpu.service import serve
+
+    _log(config, level=config.log.level)
+    return serve(config)
+
+
+def _once(config: Config, form: str) -> int:
+    from otelgpu.service import look
+
+    _log(config)
+    seen = look(config)
+    if form == "text":
+        _write(seen.page)
+    else:
+        from otelgpu.tables import json_text, readings_table, snapshot_record
+
+        snapshot = seen.snapshot
+        _write(json_text(snapshot_record(snapshot)) if form == "json" else readings_table(snapshot, width=_width()))
+    return _source_status(up=seen.snapshot.source_up, reason=seen.snapshot.source_reason)
+
+
+def _devices(config: Config, form: str) -> int:
+    from otelgpu.service import look
+    from otelgpu.tables import device_records, devices_table, json_text
+
+    _log(config)
+    snapshot = look(config).snapshot
+    _write(json_text(device_records(snapshot)) if form == "json" else devices_table(snapshot, width=_width()))
+    return _source_status(up=snapshot.source_up, reason=snapshot.source_reason)
+
+
+def _fields(config: Config, form: str) -> int:
+    from otelgpu.config.wanted import wanted_fields
+    from otelgpu.service import look
+    from otelgpu.tables import field_records, fields_table, json_text
+
+    _log(config)
+    wanted = wanted_fields(config.fields)
+    try:
+        snapshot = look(config).snapshot
+        down = "" if snapshot.source_up else snapshot.source_reason
+    except SourceDownError as error:
+        snapshot, down = None, str(error)
+    known = None if down else snapshot
+    _write(json_text(field_records(wanted, known)) if form == "json" else fields_table(wanted, known, width=_width()))
+    if down:
+        _complain(f"{down}; so it is not known who answers which field")
+    return 0
+
+
+class _SettingFlag(click.Option):
+    """One spelling of a setting's flag. What was typed is kept as text, in order, for `load` to judge."""
+
+    def __init__(self, setting: Setting, spelling: str, *, hidden: bool) -> None:
+        default = default_text(setting)
+        super().__init__(
+            [spelling, spelling.strip("-").replace("-", "_")],
+            multiple=True,
+            expose_value=False,
+            hidden=hidden,
+            metavar=setting.word,
+            help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
+            callback=partial(_keep, setting, spelling),
+        )
+        section, _, _ = setting.key.rpartition(".")
+        self.group = section.capitalize() or "What is read, and its names"
+
+
+def _keep(setting: Setting, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
+    context.meta.setdefault(_FLAGS, []).extend(Flag(spelling, setting.key, text) for text in texts)
+
+
+class _Command(click.Command):
+    """A command with its flags in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "group", "Other"), []).append(line)
+        for title, lines in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if ctx.args and ctx.args[0] in _COMMANDS:
+            raise click.UsageError(f"the command comes first: otelgpu {ctx.args[0]} ...", ctx)
+        if ctx.args:
+            raise click.UsageError(f"Got unexpected extra argument ({' '.join(ctx.args)})", ctx)
+        return rest
+
+
+class _Program(click.Group):
+    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if not args or (args[0].startswith("-") and args[0] not in own):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+_COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
+    "serve": (_serve, (), "Serve the pages until stopped; what `otelgpu` alone does."),
+    "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
+    "devices": (_devices, ("table", "json"), "Print the GPUs and MIG instances, and which of them answer."),
+    "fields": (_fields, ("table", "json"), "Print the fields that can be asked for, and who answers them."),
+}
+
+
+def _program() -> click.Group:
+    program = _Program("otelgpu", help="Show this machine's GPUs as Prometheus metrics.", no_args_is_help=False)
+    program.params.append(_version_flag())
+    for name, (run, forms, meaning) in _COMMANDS.items():
+        program.add_command(_command(name, run, forms=forms, meaning=meaning))
+    return program
+
+
+def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> click.Command:
+    def call(config: str | None, form: str = "") -> int:
+        flags = click.get_current_context().meta.get(_FLAGS, ())
+        return run(load(environ=os.environ, flags=flags, config_path=config, parse_spec=_parse_spec), form)
+
+    parameters: list[click.Parameter] = []
+    if forms:
+        choice = click.Choice(forms)
+        parameters.append(click.Option(["--format", "form"], type=choice, default=forms[0], help=f"[{forms[0]}]"))
+    parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
+    parameters += [
+        _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0])
+        for setting in SETTINGS.values()
+        for spelling in setting.flags
+    ]
+    settings = {"allow_extra_args": True}  # so that _Command can say what is wrong with them
+    return _Command(name, settings, callback=call, params=parameters, help=meaning, epilog=_EPILOG)
+
+
+def _version_flag() -> click.Parameter:
+    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
+        if value:
+            _write(f"otelgpu {__version__}\n")
+            context.exit()
+
+    return click.Option(
+        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show the version."
+    )
+
+
+def _parse_spec(text: str) -> object:
+    from otelgpu.sources.simulated.spec import parse_spec
+
+    return parse_spec(text)
+
+
+def _log(config: Config, *, level: str = "") -> None:
+    """Set up the log. A command that prints something else logs only what is wrong, unless it is told otherwise."""
+    from otelgpu.log import set_up
+
+    asked_for = config.log.level if "log.level" in config.origins else "warning"
+    set_up(level=level or asked_for, form=config.log.format)
+
+
+def _source_status(*, up: bool, reason: str) -> int:
+    if up:
+        return 0
+    _complain(reason)
+    return COULD_NOT_START
+
+
+def _width() -> int | None:
+    return get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def _write(content: bytes | str) -> None:
+    if sys.stdout is None:  # closed before we began: `otelgpu once >&-`
+        return
+    data = content if isinstance(content, bytes) else content.encode(sys.stdout.encoding, "backslashreplace")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OtelgpuError(f"cannot write to stdout: {error.strerror}") from None
+
+
+def _complain(*problems: str) -> None:
+    for problem in problems:
+        print(f"otelgpu: {one_line(problem)}", file=sys.stderr)

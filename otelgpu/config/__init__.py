@@ -1,0 +1,21 @@
+"""The settings: YAML file, environment and flags, every problem at once and with its place."""
+
+from otelgpu.config.given import Flag
+from otelgpu.config.load import load
+from otelgpu.config.settings import Config, Log, Mig, Sampling, Server, Simulated
+from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
+
+__all__ = [
+    "Address",
+    "Config",
+    "Flag",
+    "Log",
+    "Mig",
+    "Pick",
+    "Sampling",
+    "Server",
+    "Simulated",
+    "SourceChoice",
+    "load",
+    "parse_address",
+]

@@ -1,0 +1,101 @@
+"""What the user gave: one text for one setting, and the place it stands at.
+
+Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
+from otelgpu.config.words import meant, plain, shown
+
+FILE_VARIABLE = PREFIX + "CONFIG"
+NAMELESS = "="  # stands for the name of an entry that was given without one
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
+
+
+class Flag(NamedTuple):
+    """A flag as it was typed (`--reuse`), the key of its setting, and its text."""
+
+    spelling: str
+    key: str
+    text: str
+
+
+class Problem(NamedTuple):
+    """One finished line. The line in the file orders them; what is not about the file comes last."""
+
+    text: str
+    line: int = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One text for a setting, or for one entry of it. `text` is None where a list is there but empty."""
+
+    setting: Setting
+    text: str | None
+    origin: str  # "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse"
+    place: str  # what a problem begins with
+    got: str | None  # the text that a problem has to name; None where the place does
+    line: int = sys.maxsize  # in the file
+    name: str = ""  # of an entry of a mapping
+
+    def problem(self, what: str) -> Problem:
+        """Finish a message about this text."""
+        got = "" if self.got is None else f", got {shown(self.got)}"
+        return Problem(f"{self.place}: {what}{got}", self.line)
+
+
+def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> Iterator[Given]:
+    """Give back what the environment says. A variable that is empty says nothing."""
+    variables = {setting.variable: setting for setting in SETTINGS.values()}
+    for variable in sorted(environ):
+        text = environ[variable]
+        if not variable.startswith(PREFIX) or not text or variable == FILE_VARIABLE:
+            continue
+        setting = variables.get(variable)
+        if setting is not None:
+            for name, whole, value in _pieces(setting, text, split=True):
+                yield Given(setting, value, variable, variable, whole, name=name)
+        elif not _is_service_link(variable, text):
+            near = meant(variable, (*variables, FILE_VARIABLE))
+            problems.append(Problem(f"{plain(variable)}: no such setting{near}"))
+
+
+def from_flags(flags: Iterable[Flag]) -> Iterator[Given]:
+    """Give back what the command line says. Of a flag that takes one value the last one counts, as everywhere."""
+    for flag in flags:
+        setting = SETTINGS[flag.key]
+        for name, whole, value in _pieces(setting, flag.text, split=setting.shape is Shape.LIST):
+            yield Given(setting, value, flag.spelling, f"{flag.spelling} {plain(whole)}", None, name=name)
+
+
+def commas(text: str) -> list[str]:
+    """Split a list that was written as one text; a comma too many does no harm."""
+    return [piece for part in text.split(",") if (piece := part.strip())]
+
+
+def _pieces(setting: Setting, text: str, *, split: bool) -> Iterator[tuple[str, str, str | None]]:
+    """Split a text into (name, whole entry, value); the name is "" but in a mapping, and NAMELESS where one lacks."""
+    entries = commas(text) if split and setting.shape is not Shape.ONE else [text]
+    if setting.shape is Shape.LIST and not entries:
+        yield "", text, None
+    for entry in entries:
+        name, sign, value = entry.partition("=")
+        if setting.shape is not Shape.MAPPING:
+            yield "", entry, entry
+        else:
+            yield name.strip() if sign else NAMELESS, entry, value
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    """Tell whether Kubernetes made this variable, for a Service whose name begins with "otelgpu".
+
+    Every pod of the namespace gets them (OTELGPU_PORT=tcp://10.0.0.7:9400, OTELGPU_SERVICE_HOST, ...), so they may not
+    keep otelgpu from starting. https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+    """
+    return _SERVICE_LINK.search(variable) is not None or (variable.endswith("_PORT") and "://" in text)

@@ -1,0 +1,155 @@
+"""The rows that follow from the settings structs: one Setting for each field that has a meaning.
+
+Rule 1: spellings (key, flag, variable) are made here and nowhere else.
+Rule 2: what a value must look like is read off the field's type; the sentences for it are made here too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import NoneType
+from typing import Annotated, Literal, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from otelgpu.config.settings import Config
+from otelgpu.config.values import parse_seconds
+from otelgpu.config.words import one_of
+
+PREFIX = "OTELGPU_"
+NULL = "null"
+
+
+class Shape(StrEnum):
+    """How many values a setting takes."""
+
+    ONE = "one"
+    LIST = "list"
+    MAPPING = "mapping"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """One setting: how it is spelt everywhere, and how a text becomes its value (or one entry of it)."""
+
+    key: str
+    default: object
+    meaning: str
+    short: str  # "--reuse", or ""
+    word: str  # stands for the value in help: --listen ADDRESS
+    shape: Shape
+    nullable: bool
+    leaf: object  # the type of one value, with its limits, as msgspec takes it
+    parse: Callable[[str], object] | None  # instead of msgspec
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Every flag of this setting, the one to show first."""
+        full = "--" + self.key.replace(".", "-").replace("_", "-")
+        return (self.short, full) if self.short else (full,)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: OTELGPU_SAMPLING_REUSE."""
+        return PREFIX + self.key.replace(".", "_").upper()
+
+    def value(self, text: str) -> object:
+        """Make one value of a text. Raise ValueError with a sentence that says what would be right."""
+        if not text.isascii() and not _is_utf8(text):
+            raise ValueError("expected text in UTF-8")
+        if self.shape is Shape.MAPPING:
+            return text
+        text = text.strip()
+        if self.nullable and text.lower() == NULL:
+            return None
+        if self.parse is not None:
+            return self.parse(text)
+        return self._plain_value(text)
+
+    def _plain_value(self, text: str) -> object:
+        kind, notes = _noted(self.leaf)
+        or_null = " or null" if self.nullable else ""
+        raw: object = text
+        if get_origin(kind) is Literal:
+            raw = text.lower()
+        elif kind is float:
+            try:
+                raw = parse_seconds(text)
+            except ValueError:
+                raise ValueError(f"expected a number of seconds{or_null}") from None
+        try:
+            return cast("object", msgspec.convert(raw, self.leaf, strict=False))
+        except ValueError:  # msgspec.ValidationError is one
+            raise ValueError(f"expected {_expected(kind, notes)}{or_null}") from None
+
+
+def settings(struct: type[Struct] = Config, *, prefix: str = "") -> Iterator[Setting]:
+    """Derive the settings from the structs, in the order in which they stand there."""
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            yield from settings(field.type, prefix=f"{prefix}{field.name}.")
+            continue
+        about = next((note for note in _noted(field.type)[1] if note.extra is not None), None)
+        if about is None or about.extra is None:
+            continue
+        leaf, shape, nullable = _leaf(field.type)
+        yield Setting(
+            key=prefix + field.name,
+            default=field.default if field.default is not msgspec.NODEFAULT else None,
+            meaning=about.description or "",
+            short=about.extra["flag"],
+            word=about.extra["word"] or _word(leaf),
+            shape=shape,
+            nullable=nullable,
+            leaf=leaf,
+            parse=about.extra["parse"],
+        )
+
+
+def _leaf(annotated: object) -> tuple[object, Shape, bool]:
+    declared, _ = _noted(annotated)
+    arguments = get_args(declared)
+    if get_origin(declared) is tuple:
+        return arguments[0], Shape.LIST, False
+    if get_origin(declared) is Mapping:
+        return arguments[1], Shape.MAPPING, False
+    if NoneType in arguments:
+        return next(argument for argument in arguments if argument is not NoneType), Shape.ONE, True
+    return annotated, Shape.ONE, False
+
+
+def _word(leaf: object) -> str:
+    kind, _ = _noted(leaf)
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    return {float: "SECONDS", int: "NUMBER"}.get(kind, "TEXT") if isinstance(kind, type) else "TEXT"
+
+
+def _noted(annotated: object) -> tuple[object, list[Meta]]:
+    if get_origin(annotated) is not Annotated:
+        return annotated, []
+    declared, *notes = get_args(annotated)
+    return declared, [note for note in notes if isinstance(note, Meta)]
+
+
+def _expected(kind: object, notes: list[Meta]) -> str:
+    if get_origin(kind) is Literal:
+        return one_of(get_args(kind))
+    limits = next((note for note in notes if note.le is not None), Meta())
+    if kind is int:
+        return f"a whole number from {limits.ge} to {limits.le}"
+    low = f"{limits.ge:g} to" if limits.ge is not None else f"more than {limits.gt:g} and at most"
+    return f"{low} {limits.le:g} seconds"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+SETTINGS: Mapping[str, Setting] = {setting.key: setting for setting in settings()}
+SECTIONS = frozenset(key.partition(".")[0] for key in SETTINGS if "." in key)

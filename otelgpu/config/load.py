@@ -1,0 +1,152 @@
+"""From texts to a Config: flag over environment over file over default.
+
+Rule 1: every problem of every layer is found before any is reported, also of a value that another one overrides.
+Rule 2: the more explicit layer replaces a value whole; lists and labels are not merged.
+Rule 3: what takes more than one setting to judge is judged here, once all the values it needs are good.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
+from otelgpu.config.keys import Shape
+from otelgpu.config.settings import Config
+from otelgpu.config.values import Address, SourceChoice, check_label_name
+from otelgpu.config.words import plain
+from otelgpu.errors import ConfigError
+
+SpecParser = Callable[[str], object]
+
+
+def load(
+    *,
+    environ: Mapping[str, str],
+    flags: Sequence[Flag] = (),
+    config_path: str | None = None,
+    parse_spec: SpecParser | None = None,
+) -> Config:
+    """Make the Config of what the user gave. Raise ConfigError with every problem at once.
+
+    `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
+    `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
+    """
+    problems: list[Problem] = []
+    layers = (
+        _grouped(_from_file(environ, config_path, problems)),
+        _grouped(from_environ(environ, problems)),
+        _grouped(from_flags(flags)),
+    )
+    values: dict[str, object] = {}
+    chosen: dict[str, list[Given]] = {}
+    for layer in layers:
+        for key, group in layer.items():
+            found = len(problems)
+            value = _value(group, problems, parse_spec)
+            if len(problems) == found:
+                values[key] = value
+                chosen[key] = group
+    config = _built(values, chosen)
+    problems += _contradictions(config, chosen)
+    if problems:
+        in_order = sorted(problems, key=attrgetter("line"))
+        raise ConfigError(list(dict.fromkeys(problem.text for problem in in_order)))
+    return config
+
+
+def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
+    path, asked_by = config_path, f"--config {plain(config_path or '')}"
+    if path is None:
+        path = environ.get(FILE_VARIABLE) or None
+        asked_by = f"{FILE_VARIABLE}: {plain(path or '')}"
+    if path is None:
+        return
+    from otelgpu.config.yamlfile import from_file  # here, because yaml costs 20 ms and most starts have no file
+
+    yield from from_file(path, asked_by=asked_by, problems=problems)
+
+
+def _grouped(given: Iterable[Given]) -> dict[str, list[Given]]:
+    groups: dict[str, list[Given]] = {}
+    for one in given:
+        groups.setdefault(one.setting.key, []).append(one)
+    return groups
+
+
+def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser | None) -> object:
+    """Convert one layer's texts for one setting; what is wrong with them goes to the problems."""
+    values: list[object] = []
+    named: dict[str, object] = {}
+    for given in group:
+        try:
+            value = _entry(given, parse_spec)
+        except ValueError as error:
+            problems.append(given.problem(str(error)))
+            continue
+        if given.name in named:
+            problems.append(given.problem("this label is set twice"))
+        named[given.name] = value if given.setting.shape is Shape.MAPPING else None
+        values.append(value)
+    match group[0].setting.shape:
+        case Shape.MAPPING:
+            return named
+        case Shape.LIST:
+            return tuple(values)
+        case Shape.ONE:
+            return values[-1] if values else None
+
+
+def _entry(given: Given, parse_spec: SpecParser | None) -> object:
+    if given.text is None:
+        raise ValueError("expected at least one")
+    if given.setting.shape is Shape.MAPPING:
+        if given.name == NAMELESS:
+            raise ValueError("expected NAME=VALUE")
+        check_label_name(given.name)
+    value = given.setting.value(given.text)
+    if parse_spec is not None and isinstance(value, SourceChoice) and value.spec:
+        parse_spec(value.spec)
+    return value
+
+
+def _built(values: Mapping[str, object], chosen: Mapping[str, list[Given]]) -> Config:
+    origins: dict[str, str] = {}
+    for key, group in chosen.items():
+        origins[key] = group[-1].origin
+        if group[0].setting.shape is Shape.LIST:
+            origins |= {f"{key}[{entry}]": given.origin for entry, given in enumerate(group)}
+    config = replace(Config(), origins=MappingProxyType(origins))
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        changed = replace(getattr(config, section), **{name: value}) if section else value
+        config = replace(config, **{section or name: changed})
+    return config
+
+
+def _contradictions(config: Config, chosen: Mapping[str, list[Given]]) -> Iterator[Problem]:
+    """Judge what takes more than one value. A setting with a problem of its own counts as not set here."""
+    yield from _too_early(config, chosen)
+    met: set[Address] = set()
+    for address, given in zip(config.server.listen, chosen.get("server.listen", ()), strict=False):
+        if address in met and (address.port or address.path):
+            yield given.problem("given twice")
+        met.add(address)
+    for given in chosen.get("fields", ()):
+        if given.text == "none" and len(config.fields) > 1:
+            yield given.problem("none stands alone")
+
+
+def _too_early(config: Config, chosen: Mapping[str, list[Given]]) -> Iterator[Problem]:
+    """Refuse that a reading expires while it may still be reused, or before the next one is due."""
+    sampling = config.sampling
+    for key, seconds in (("sampling.reuse", sampling.reuse), ("sampling.interval", sampling.interval)):
+        if seconds is None or seconds <= sampling.expire_after:
+            continue
+        if "sampling.expire" in chosen:
+            least = f"expected at least {key}, which is {seconds:g} s ({config.origin(key)})"
+            yield chosen["sampling.expire"][-1].problem(least)
+        else:
+            most = f"expected at most sampling.expire, which is {sampling.expire_after:g} s while not set"
+            yield chosen[key][-1].problem(most)

@@ -1,0 +1,227 @@
+"""The kinds of value that are more than a number or a word.
+
+Rule 1: a parser takes the user's text and gives back the value, or raises ValueError with a sentence that says what
+        would be right; the place is added by whoever read the text.
+Rule 2: values are frozen and show themselves as the text that makes them.
+"""
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import Literal, Self
+
+_ADDRESS = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+_LONGEST_PORT = 5
+_HIGHEST_PORT = 65535
+_LONGEST_UNIX_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
+_LARGEST_INDEX = 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens: host ("" is every address) and port (0 is any free one), or the path of a socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read `:9400`, `127.0.0.1:0`, `[::1]:9400`, `host:9400` or `unix:/path`."""
+    if text.startswith("unix:"):
+        return Address(path=_unix_path(text.removeprefix("unix:")))
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        if text.isdecimal():
+            raise ValueError(f"{_ADDRESS}; did you mean :{text}?")
+        if not text[:1].isdigit() or "." in text:
+            raise ValueError(_ADDRESS)
+    if host.startswith("["):
+        host = _ipv6(host)
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
+    elif host and not _is_host(host):
+        raise ValueError(_ADDRESS)
+    if not (port.isascii() and port.isdecimal() and len(port) <= _LONGEST_PORT and int(port) <= _HIGHEST_PORT):
+        raise ValueError(f"a port is 0 to {_HIGHEST_PORT}")
+    return Address(host=host, port=int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChoice:
+    """Which source is asked for; `spec` is what follows "simulated:" ("" otherwise), read by the simulated source."""
+
+    kind: Literal["auto", "nvml", "simulated"]
+    spec: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.spec}" if self.spec else self.kind
+
+
+def parse_source(text: str) -> SourceChoice:
+    """Read `auto`, `nvml`, `simulated` (the same as simulated:8xh100) or `simulated:SPEC`."""
+    kind, colon, spec = text.partition(":")
+    match kind.lower():
+        case "auto" if not colon:
+            return SourceChoice("auto")
+        case "nvml" if not colon:
+            return SourceChoice("nvml")
+        case "simulated" if spec or not colon:
+            return SourceChoice("simulated", spec or "8xh100")
+        case _:
+            raise ValueError("expected auto, nvml, simulated or simulated:SPEC (such as simulated:8xh100)")
+
+
+_PICK = "expected all, an index (0), a range (2-5), a UUID (GPU-...) or a PCI bus id (00000000:8D:00.0)"
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.IGNORECASE)
+_PCI = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One entry of `devices`: every GPU, a range of indexes, a UUID or a PCI bus id (the one that is set)."""
+
+    text: str
+    indexes: range | None = None
+    uuid: str = ""  # in small letters
+    pci_bus_id: str = ""  # in full and in small letters: 00000000:8d:00.0
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_all(self) -> bool:
+        """Whether this entry is the word `all`."""
+        return self.indexes is None and not self.uuid and not self.pci_bus_id
+
+    def matches(self, *, index: int, uuid: str, pci_bus_id: str) -> bool:
+        """Whether this entry picks the device with this index, UUID (its own, or that of its GPU) and PCI bus id."""
+        if self.indexes is not None:
+            return index in self.indexes
+        if self.uuid:
+            return self.uuid == uuid.lower()
+        return not self.pci_bus_id or self.pci_bus_id == full_pci_bus_id(pci_bus_id)
+
+    @classmethod
+    def all(cls) -> Self:
+        """Pick every device."""
+        return cls("all")
+
+
+def parse_pick(text: str) -> Pick:
+    """Read one entry of `devices`."""
+    if text.lower() == "all":
+        return Pick.all()
+    if match := _RANGE.fullmatch(text):
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"a range goes up; did you mean {last}-{first}?")
+        if last > _LARGEST_INDEX:
+            raise ValueError(f"an index is 0 to {_LARGEST_INDEX}")
+        return Pick(text, indexes=range(first, last + 1))
+    if _UUID.fullmatch(text):
+        return Pick(text, uuid=text.lower())
+    if pci := full_pci_bus_id(text):
+        return Pick(text, pci_bus_id=pci)
+    raise ValueError(_PICK)
+
+
+def full_pci_bus_id(text: str) -> str:
+    """Spell a PCI bus id in full and in small letters (8D:00.0 is 00000000:8d:00.0); "" for anything else."""
+    match = _PCI.fullmatch(text)
+    return f"{(match[1] or '').rjust(8, '0')}:{match[2]}".lower() if match else ""
+
+
+FIELD_WORDS = ("default", "all", "none")
+
+
+def parse_field_name(text: str) -> str:
+    """Check a name in `fields` against the catalogue; the words default, all and none pass as they are."""
+    if text in FIELD_WORDS:
+        return text
+    from otelgpu.fields import find, suggest  # here, because the words alone need no catalogue
+
+    if find(text) is not None:
+        return text
+    near = suggest(text)
+    if near is None and text.lower() in FIELD_WORDS:
+        near = text.lower()
+    raise ValueError("no such field; " + (f"did you mean {near}?" if near else "`otelgpu fields` lists them"))
+
+
+# Labels that a page puts on series itself, in any naming or mode; a second one would make Prometheus refuse the page.
+OWN_LABELS = frozenset(
+    (
+        *("gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID"),
+        *("Hostname", "hostname", "err_code", "err_msg", "window_size_in_ms"),
+        *("nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "vgpu"),
+        *("pod", "pod_name", "pod_uid", "namespace", "pod_namespace", "container", "container_name"),
+        *("hpc_job", "pid", "state", "gap", "code", "le", "quantile"),
+    )
+)
+_OWN_PREFIXES = ("DCGM_", "hw_", "otel_scope_", "dra_")
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def check_label_name(name: str) -> None:
+    """Raise ValueError unless a label of this name may be added to every series."""
+    if not _LABEL_NAME.fullmatch(name):
+        raise ValueError("a label name is letters, digits and _, and no digit comes first")
+    if name.startswith("__"):
+        raise ValueError("label names that begin with __ belong to Prometheus")
+    if name in OWN_LABELS or name.startswith(_OWN_PREFIXES):
+        raise ValueError("otelgpu sets this label itself")
+
+
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2}))? ?(ms|s|m|h)?")
+_UNITS = {"ms": -3, None: 0, "s": 0}
+_SIXTIES = {"m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration: a plain number is seconds; "500ms", "30s", "1m" and "1h" say their unit."""
+    match = _SECONDS.fullmatch(text.removeprefix("+"))
+    if match is None:
+        raise ValueError
+    number, exponent, unit = match.groups()
+    if unit in _SIXTIES:
+        return float(f"{number}e{exponent or 0}") * _SIXTIES[unit]
+    return float(f"{number}e{int(exponent or 0) + _UNITS[unit]}")  # so that 300ms is 0.3, not a neighbour of it
+
+
+def _unix_path(path: str) -> str:
+    if not path.startswith("/") or "\0" in path or path.endswith("/"):
+        raise ValueError("a unix socket is written unix:/PATH, with the whole path")
+    if len(path.encode("utf-8", "surrogateescape")) > _LONGEST_UNIX_PATH:
+        raise ValueError(f"the path of a unix socket has at most {_LONGEST_UNIX_PATH} bytes")
+    return path
+
+
+def _ipv6(text: str) -> str:
+    inner = text[1:-1]
+    try:
+        if text.endswith("]"):
+            socket.inet_pton(socket.AF_INET6, inner.partition("%")[0])
+            return inner
+    except (OSError, ValueError):  # ValueError: a NUL inside
+        pass
+    raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
+
+
+def _is_host(text: str) -> bool:
+    if not _HOST.fullmatch(text):
+        return False
+    if text.strip("0123456789."):
+        return True
+    try:
+        socket.inet_pton(socket.AF_INET, text)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,48 @@
+"""How a setting's text is shown to the user, and what he may have meant.
+
+Rule 1: text that came from outside goes into a message only through here, so that a message stays one short line.
+"""
+
+from collections.abc import Iterable
+
+_SHOWN = 60
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%*[]-")
+
+
+def shown(text: str) -> str:
+    """Give back the text in double quotes, cut when long, with everything that is not plain print escaped."""
+    inner = one_line(text[:_SHOWN].replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{inner}"' if len(text) <= _SHOWN else f'"{inner}..." ({len(text)} characters)'
+
+
+def one_line(text: str) -> str:
+    """Escape whatever would break the line, move the cursor or not encode; the rest stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def plain(text: str) -> str:
+    """Give back the text as it stands when nobody can misread it, else as `shown` does."""
+    return text if 0 < len(text) <= _SHOWN and _PLAIN.issuperset(text) else shown(text)
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Name the choices: "dcgm or semconv", "debug, info, warning or error"."""
+    *first, last = choices
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Finish a message about an unknown word: "; did you mean X?", or nothing when no known word is near."""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Name the known word that is most like this one; None when there is none, or the word is no word."""
+    if len(word) > _SHOWN:
+        return None
+    import difflib  # here, because only a mistake needs it
+
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None)

@@ -1,0 +1,198 @@
+"""The settings file: YAML, read as text with the line of every value.
+
+Rule 1: scalars stay text. What YAML makes of them (4.9 a number, no a boolean) is not used; only null is, as "not set".
+Rule 2: whatever the file holds becomes problems with their line, never an exception; nothing is built from tags.
+Rule 3: imported only when there is a file (yaml costs 20 ms).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from otelgpu.config.given import Given, Problem, commas
+from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
+from otelgpu.config.words import meant, plain, shown
+
+_LARGEST = 1 << 20  # bytes
+_DEEPEST = 20
+_CORE = "tag:yaml.org,2002:"
+_SCALARS = {f"{_CORE}{kind}" for kind in ("null", "bool", "int", "float", "str", "timestamp", "value")}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UnusableError(Exception):
+    """Nothing can be taken from the file; the text is the finished problem."""
+
+
+def from_file(path: str, *, asked_by: str, problems: list[Problem]) -> Iterator[Given]:
+    """Give back every value of the file in its order, and add what is wrong with the file to the problems.
+
+    `asked_by` is where the path was given: "--config otelgpu.yaml", "OTELGPU_CONFIG: otelgpu.yaml".
+    """
+    try:
+        root = _root(_text(path, asked_by), name=plain(path))
+    except _UnusableError as error:
+        problems.append(Problem(str(error)))
+        return
+    if root is not None and not _is_null(root):
+        yield from _Walk(plain(path), problems).settings(root)
+
+
+def _text(path: str, asked_by: str) -> str:
+    name = plain(path)
+    try:
+        if not path:
+            raise _UnusableError(f"{asked_by}: expected a file name")
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise _UnusableError(f"{asked_by}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:  # a NUL or a lone surrogate in the path
+        raise _UnusableError(f"{asked_by}: not a file name") from None
+    if len(content) > _LARGEST:
+        raise _UnusableError(f"{asked_by}: larger than {_LARGEST >> 20} MiB, so not a settings file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _UnusableError(f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x})") from None
+    if bad := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, bad.start()) + 1
+        raise _UnusableError(f"{name}:{line}: the character {shown(bad.group())} may not stand in YAML")
+    return text
+
+
+def _root(text: str, *, name: str) -> yaml.Node | None:
+    try:
+        _check(text, name=name)
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line if mark else 0
+        what = _spoken(error)
+        if re.match(r" *\t", "".join(text.split("\n")[line : line + 1])):
+            what = "a tab cannot indent; use spaces"
+        raise _UnusableError(f"{name}:{line + 1}: {what}") from None
+    except yaml.YAMLError as error:
+        raise _UnusableError(f"{name}:1: {' '.join(str(error).split())}") from None
+
+
+def _spoken(error: yaml.MarkedYAMLError) -> str:
+    what = ", ".join(part for part in (error.problem, error.context) if part)
+    return f"not YAML: {what or 'cannot be read'}"
+
+
+def _check(text: str, *, name: str) -> None:
+    """Refuse what composing cannot take: depth overflows its stack, an alias inside its own anchor never ends."""
+    opened: list[str | None] = []
+    documents = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        what = ""
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            what = "a second document begins here; settings are one document" if documents > 1 else ""
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append(event.anchor)
+            what = "nested too deeply" if len(opened) > _DEEPEST else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            opened.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in opened:
+            what = f"*{event.anchor} stands inside what it names"
+        if what:
+            raise _UnusableError(f"{name}:{_line(event)}: {what}")
+
+
+class _Walk:
+    """One walk over the nodes of a file: knows which keys it has met, and where."""
+
+    def __init__(self, name: str, problems: list[Problem]) -> None:
+        self.name = name
+        self.problems = problems
+        self._met: dict[str, int] = {}
+
+    def settings(self, node: yaml.Node, *, section: str = "") -> Iterator[Given]:
+        for key, key_node, value in self._items(node, section, expected="settings, such as naming: dcgm"):
+            if not section and key in SECTIONS:
+                if self._is_new(key, key_node) and not _is_null(value):
+                    yield from self.settings(value, section=key)
+            elif key not in SETTINGS:
+                self._wrong(key_node, key, f"no such setting{_meant(key)}")
+            elif self._is_new(key, key_node) and not _is_null(value):
+                yield from self._values(SETTINGS[key], value)
+
+    def _values(self, setting: Setting, node: yaml.Node) -> Iterator[Given]:
+        if setting.shape is Shape.MAPPING:
+            for key, key_node, value in self._items(node, setting.key, expected="NAME: VALUE lines"):
+                if self._is_new(key, key_node) and not _is_null(value) and self._is_text(value, key, "text"):
+                    yield self._given(setting, value.value, value, name=key_node.value)
+        elif setting.shape is Shape.LIST and isinstance(node, yaml.SequenceNode):
+            if not node.value:
+                yield self._given(setting, None, node)
+            for item in node.value:
+                if self._is_text(item, setting.key, "one value"):
+                    yield self._given(setting, item.value, item)
+        elif self._is_text(node, setting.key, "a list" if setting.shape is Shape.LIST else "one value"):
+            pieces = commas(node.value) if setting.shape is Shape.LIST else [node.value]
+            for piece in pieces or [None]:
+                yield self._given(setting, piece, node)
+
+    def _items(self, node: yaml.Node, prefix: str, *, expected: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode) or node.tag != f"{_CORE}map":
+            self._wrong(node, prefix, f"expected {expected}, got {_kind(node)}")
+            return
+        for key_node, value in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._wrong(key_node, prefix, f"a key is one word, not {_kind(key_node)}")
+            elif key_node.tag == f"{_CORE}merge":
+                self._wrong(key_node, prefix, "merge keys (<<) are not understood; write the settings out")
+            else:
+                yield f"{prefix}.{key_node.value}" if prefix else key_node.value, key_node, value
+
+    def _given(self, setting: Setting, text: str | None, node: yaml.Node, *, name: str = "") -> Given:
+        origin = f"{self.name}:{_line(node)}"
+        key = f"{setting.key}.{name}" if setting.shape is Shape.MAPPING else setting.key
+        got = None if setting.shape is Shape.MAPPING else text
+        return Given(setting, text, origin, f"{origin}: {plain(key)}", got, line=_line(node), name=name)
+
+    def _is_new(self, key: str, node: yaml.Node) -> bool:
+        if key in self._met:
+            self._wrong(node, key, f"set twice, first in line {self._met[key]}")
+            return False
+        self._met[key] = _line(node)
+        return True
+
+    def _is_text(self, node: yaml.Node, key: str, expected: str) -> bool:
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS and not _is_null(node):
+            return True
+        self._wrong(node, key, f"expected {expected}, got {_kind(node)}")
+        return False
+
+    def _wrong(self, node: yaml.Node, key: str, what: str) -> None:
+        line = _line(node)
+        self.problems.append(Problem(f"{self.name}:{line}: {f'{plain(key)}: ' if key else ''}{what}", line))
+
+
+def _line(of: yaml.Node | yaml.Event) -> int:
+    return int(of.start_mark.line) + 1 if of.start_mark else 1
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_CORE}null"
+
+
+def _kind(node: yaml.Node) -> str:
+    if _is_null(node):
+        return "nothing"
+    if node.tag not in {*_SCALARS, f"{_CORE}map", f"{_CORE}seq"}:
+        return f"the tag {shown(node.tag.replace(_CORE, '!!'))}"
+    if isinstance(node, yaml.ScalarNode):
+        return shown(node.value)
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+
+
+def _meant(key: str) -> str:
+    last_words = {setting.rpartition(".")[2]: setting for setting in SETTINGS}
+    word = key.rpartition(".")[2]
+    return f"; did you mean {last_words[word]}?" if word in last_words else meant(key, (*SETTINGS, *SECTIONS))

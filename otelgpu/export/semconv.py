@@ -1,0 +1,122 @@
+"""The stock Prometheus exporter over joined data: the page in `semconv` naming.
+
+Rule 1: what the stock exporter does with OpenTelemetry names (suffixes, target_info) is what is shown here.
+Rule 2: a registry of its own: the default one is shared with everything in the process.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from otelgpu.export.join import VALUE_LABELS, SemconvJoin, scaled
+from otelgpu.export.page import Format
+from otelgpu.fields import UP_DOWN, Field, help_in
+from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
+from otelgpu.model import Snapshot
+
+
+class JoinedPrometheusReader(PrometheusMetricReader):
+    """Writes the stock exporter's page from data that was joined under OpenTelemetry names."""
+
+    def __init__(self, fields: Iterable[Field], join: SemconvJoin, pinned: Pinned) -> None:
+        self._own_registry = CollectorRegistry()
+        super().__init__(registry=self._own_registry, cardinality_limits=dict(CARDINALITY_LIMITS))
+        self._page_lock = threading.Lock()
+        self._pinned = pinned
+        self._joiner = Joiner(fields, join)
+
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
+        """Collect and write one page; see PageSource. Callers wait for each other."""
+        generate = generate_openmetrics if form is Format.OPENMETRICS else generate_latest
+        with self._page_lock, self._pinned.to(snapshot, shown=shown):
+            return generate(self._own_registry)
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401
+        joined = self._joiner.joined(metrics_data, self._pinned.latest)
+        super()._receive_metrics(joined, timeout_millis=timeout_millis, **kwargs)
+
+
+class Joiner:
+    """Turns collected data (series keys, driver's numbers) into OpenTelemetry's names, units and attributes."""
+
+    def __init__(self, fields: Iterable[Field], join: SemconvJoin) -> None:
+        self._fields: Mapping[str, Field] = {field.name.lower(): field for field in fields}
+        self._join = join
+
+    def joined(self, metrics: MetricsData, snapshot: Snapshot | None) -> MetricsData:
+        """Join every metric of ours; fields that share a name become one metric. Others pass as they are."""
+        return MetricsData(
+            [
+                ResourceMetrics(
+                    resource=resource.resource,
+                    scope_metrics=[
+                        ScopeMetrics(
+                            scope=scope.scope,
+                            metrics=self._metrics(scope.metrics, snapshot),
+                            schema_url=scope.schema_url,
+                        )
+                        for scope in resource.scope_metrics
+                    ],
+                    schema_url=resource.schema_url,
+                )
+                for resource in metrics.resource_metrics
+            ]
+        )
+
+    def _metrics(self, metrics: Iterable[Metric], snapshot: Snapshot | None) -> list[Metric]:
+        passed: list[Metric] = []
+        joined: dict[str, Metric] = {}
+        for metric in metrics:
+            field = self._fields.get(metric.name)
+            if field is None:
+                passed.append(metric)
+                continue
+            shape = self._join.shape(field)
+            if shape is None or snapshot is None:
+                continue
+            points = self._points(field, metric, snapshot)
+            known = joined.get(shape.name)
+            if known is not None:
+                known.data.data_points.extend(points)  # type: ignore[attr-defined, arg-type]
+                continue
+            data: Gauge | Sum = Gauge(points)
+            if field.is_total or shape.name in UP_DOWN:
+                data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=field.is_total)
+            joined[shape.name] = Metric(shape.name, help_in(field, shape), shape.unit, data)
+        return [*joined.values(), *passed]
+
+    def _points(self, field: Field, metric: Metric, snapshot: Snapshot) -> list[NumberDataPoint]:
+        shape = field.semconv
+        if shape is None:
+            return []
+        number = scaled(shape)
+        value_labels = VALUE_LABELS.get(field.id)
+        points: list[NumberDataPoint] = []
+        for point in metric.data.data_points:
+            if not isinstance(point, NumberDataPoint) or point.attributes is None:
+                continue
+            more = () if value_labels is None else value_labels(point.value)
+            attributes = self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])], more)
+            points.append(
+                NumberDataPoint(
+                    attributes=attributes,
+                    start_time_unix_nano=point.start_time_unix_nano,
+                    time_unix_nano=point.time_unix_nano,
+                    value=number(point.value),
+                )
+            )
+        return points

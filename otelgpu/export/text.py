@@ -1,0 +1,163 @@
+"""The Prometheus text format, written from collected metrics.
+
+Rule 1: a page is lines of prefix + number; a prefix (name and labels, escaped) is made once per series and kept.
+Rule 2: families come in the order of DCGM's field ids, as dcgm-exporter prints them, then otelgpu's own by name.
+Rule 3: a family without a sample is not on the page, and each family is on it once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.sdk.metrics.export import (
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    Sum,
+)
+
+from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
+from otelgpu.fields import Field, Number, help_in, kind_in
+from otelgpu.instruments import SERIES
+from otelgpu.model import Snapshot
+
+UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
+
+_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+
+@dataclass(slots=True)
+class _Family:
+    """One field's family on the page, with the line prefixes of the series seen under one identity."""
+
+    field: Field
+    name: str
+    kind: str
+    help: str
+    render: Callable[[int | float], str]
+    prefixes: dict[object, str] = field(default_factory=dict)
+    identity: int = -1
+
+
+def labelled(pairs: Iterable[tuple[str, str]]) -> str:
+    """Write labels between braces, values escaped; nothing at all without labels."""
+    text = ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in pairs)
+    return "{" + text + "}" if text else ""
+
+
+def page_name(name: str, unit: str, *, is_total: bool) -> str:
+    """Give the Prometheus name of one of otelgpu's own instruments, as the stock exporter would."""
+    suffix = UNIT_SUFFIXES.get(unit, "")
+    return name.replace(".", "_") + suffix + ("_total" if is_total else "")
+
+
+class TextPage:
+    """Writes pages in dcgm-exporter's manner. Not thread-safe: its reader's lock guards it."""
+
+    def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
+        self._join = join
+        self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
+
+    def write(self, metrics: MetricsData | None, snapshot: Snapshot | None, *, openmetrics: bool = False) -> bytes:
+        """Write one page. In OpenMetrics a counter that is not named _total can only be `unknown`."""
+        found: list[tuple[int, _Family, Sequence[NumberDataPoint]]] = []
+        own: list[Metric] = []
+        for metric in _metrics(metrics):
+            family = self._families.get(metric.name)
+            if family is None:
+                own.append(metric)
+            elif snapshot is not None:
+                found.append((family.field.id, family, metric.data.data_points))  # type: ignore[arg-type]
+        lines: list[str] = []
+        for _, family, points in sorted(found, key=lambda entry: entry[0]):
+            if snapshot is not None:
+                self._write_family(lines, family, points, snapshot, openmetrics=openmetrics)
+        for metric in sorted(own, key=lambda metric: metric.name):
+            _write_own(lines, metric, openmetrics=openmetrics)
+        if openmetrics:
+            lines.append("# EOF")
+        lines.append("")
+        return "\n".join(lines).encode("utf-8", errors="replace")
+
+    def _family(self, item: Field) -> _Family:
+        shape = self._join.shape(item)
+        number = scaled(shape)
+        if shape.number is Number.DOUBLE:
+
+            def render(value: int | float) -> str:
+                return "%f" % number(value)  # noqa: UP031 - C's %f is the format's definition
+
+        else:
+
+            def render(value: int | float) -> str:
+                return str(number(value))
+
+        text = help_in(item, shape).translate(_HELP_ESCAPES)
+        return _Family(item, shape.name, kind_in(item, shape).value, text, render)
+
+    def _write_family(
+        self,
+        lines: list[str],
+        family: _Family,
+        points: Sequence[NumberDataPoint],
+        snapshot: Snapshot,
+        *,
+        openmetrics: bool,
+    ) -> None:
+        kind = "unknown" if openmetrics and family.kind == "counter" else family.kind
+        lines.append(f"# HELP {family.name} {family.help}")
+        lines.append(f"# TYPE {family.name} {kind}")
+        if family.identity != snapshot.identity:
+            family.prefixes.clear()
+            family.identity = snapshot.identity
+        values = {point.attributes[SERIES]: point.value for point in points}  # type: ignore[index]
+        value_labels = VALUE_LABELS.get(family.field.id)
+        prefixes, render = family.prefixes, family.render
+        # The SDK gives points in the order in which it first saw them; the page follows the snapshot.
+        for key in snapshot.numbers[family.field.id]:
+            value = values[key]
+            name = key if value_labels is None else (key, value)
+            prefix = prefixes.get(name)
+            if prefix is None:
+                more = () if value_labels is None else value_labels(value)
+                pairs = self._join.label_pairs(snapshot.series[key], snapshot, more)
+                prefix = prefixes[name] = f"{family.name}{labelled(pairs)} "
+            lines.append(prefix + render(value))
+
+
+def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
+    if metrics is None:
+        return
+    for resource in metrics.resource_metrics:
+        for scope in resource.scope_metrics:
+            yield from scope.metrics
+
+
+def _write_own(lines: list[str], metric: Metric, *, openmetrics: bool) -> None:
+    is_total = isinstance(metric.data, Sum) and metric.data.is_monotonic
+    kind = "histogram" if isinstance(metric.data, Histogram) else "counter" if is_total else "gauge"
+    name = page_name(metric.name, metric.unit or "", is_total=is_total)
+    family = name.removesuffix("_total") if openmetrics else name
+    lines.append(f"# HELP {family} {(metric.description or '').translate(_HELP_ESCAPES)}")
+    lines.append(f"# TYPE {family} {kind}")
+    for point in metric.data.data_points:
+        pairs = [(key, str(value)) for key, value in (point.attributes or {}).items()]
+        if isinstance(point, HistogramDataPoint):
+            _write_histogram(lines, name, pairs, point)
+        elif isinstance(point, NumberDataPoint):
+            lines.append(f"{name}{labelled(pairs)} {_plain(point.value)}")
+
+
+def _write_histogram(lines: list[str], name: str, pairs: list[tuple[str, str]], point: HistogramDataPoint) -> None:
+    total = 0
+    for bound, count in zip([*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True):
+        total += count
+        lines.append(f"{name}_bucket{labelled([*pairs, ('le', _plain(float(bound)))])} {total}")
+    lines.append(f"{name}_sum{labelled(pairs)} {_plain(point.sum)}")
+    lines.append(f"{name}_count{labelled(pairs)} {point.count}")
+
+
+def _plain(number: int | float) -> str:
+    return "+Inf" if number == float("inf") else repr(number)

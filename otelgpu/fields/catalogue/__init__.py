@@ -1,0 +1,22 @@
+"""All fields of DCGM 4.6, one row each.
+
+Rule 1: a row is written once, in the table of its subject; this module only puts the tables together.
+Rule 2: help texts are our own words; names and ids are DCGM's and never change.
+Rule 3: the last base-unit names (`base=`) are those of DCGM 4.7, ids 1600 to 1649 there, which dcgm-exporter 4.9 shows.
+        Read in public texts: all of them but the six throttle times of ids 242 to 247, whose full spelling is inferred
+        from 240 and 241 and from DCGM's naming standard.
+
+Id 0 (DCGM_FI_UNKNOWN, DCGM_FI_SYSTEM_FIELD_UNKNOWN) is a placeholder without metadata and no field: 643 rows.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from otelgpu.fields.catalogue import device, host, identity, nvlink, nvswitch, profiling, vgpu
+from otelgpu.fields.row import Field
+
+_TABLES = (identity, device, nvlink, vgpu, nvswitch, profiling, host)
+
+CATALOGUE: Mapping[int, Field] = MappingProxyType(
+    {field.id: field for field in sorted((field for table in _TABLES for field in table.ROWS), key=lambda f: f.id)}
+)

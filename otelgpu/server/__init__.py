@@ -1,0 +1,1 @@
+"""The HTTP side: one tornado loop that never waits for a driver."""

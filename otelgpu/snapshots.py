@@ -1,0 +1,225 @@
+"""From the answers of one sweep to an immutable Snapshot.
+
+Rule 1: everything that has to be remembered between two sweeps stands here: the number of each GPU, the GPUs ever
+        seen, what was last logged. It is used by the sampler's thread alone.
+Rule 2: a number that its field cannot have is dropped, counted, and kept as Missing(invalid): never repaired.
+Rule 3: a GPU, once seen, stays in the snapshot as down until it is back or the process ends.
+Rule 4: a fault is logged when it appears and when it clears.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from otelgpu.fields import Field
+from otelgpu.model import (
+    Attributes,
+    Device,
+    Gap,
+    GpuState,
+    Missing,
+    Reading,
+    Sample,
+    Series,
+    SeriesKey,
+    Snapshot,
+    SourceFacts,
+)
+
+logger = logging.getLogger(__name__)
+
+Numbers = dict[int, dict[SeriesKey, int | float]]
+
+
+class Assembler:
+    """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances."""
+
+    def __init__(self, wanted: Iterable[Field], *, repeat_parent: bool = False) -> None:
+        self.dropped: dict[str, int] = {}
+        self._wanted = {field.id: field for field in wanted}
+        self._repeat_parent = repeat_parent
+        self._known: dict[str, GpuState] = {}
+        self._indices: dict[str, int] = {}
+        self._impossible: set[tuple[int, str]] = set()
+        self._source_reason: str | None = None
+        self._identity = 0
+        self._identified: object = None
+
+    def snapshot(
+        self,
+        *,
+        states: Sequence[GpuState],
+        samples: Sequence[Sample],
+        facts: SourceFacts,
+        reason: str | None,
+        at: float,
+        unix: float,
+        started_unix: float,
+        seconds: float,
+    ) -> Snapshot:
+        """Build the snapshot of one sweep; *reason* says why the source as a whole is down, if it is."""
+        self._log_source(facts, reason)
+        ordered = sorted(self._numbered(self._without_twins(samples)), key=lambda sample: sample.device.index)
+        settled = self._settle(states, reason, started_unix)
+        numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
+        series: dict[SeriesKey, Series] = {}
+        labels: dict[str, tuple[tuple[Field, str], ...]] = {}
+        missing: list[Missing] = []
+        for sample in ordered:
+            texts: dict[str, list[tuple[Field, str]]] = {}
+            missing.extend(sample.missing)
+            for reading in self._readings(sample):
+                field, device, number, attributes = reading
+                if isinstance(number, str):
+                    texts.setdefault(device.uuid, []).append((field, number))
+                elif not field.lowest <= number <= field.highest:
+                    missing.append(self._drop(field, device, number))
+                else:
+                    key = series_key(device, attributes)
+                    if key not in series:
+                        series[key] = Series(device, attributes)
+                    numbers[field.id][key] = number
+                    if self._impossible:
+                        self._clear(field, device)
+            own = texts.get(sample.device.uuid, [])
+            labels[sample.device.uuid] = tuple(own)
+            for instance in sample.instances:
+                labels[instance.uuid] = tuple(own + texts.get(instance.uuid, []))
+        return Snapshot(
+            at=at,
+            unix=unix,
+            started_unix=started_unix,
+            identity=self._identity_of(settled, series, labels),
+            facts=facts,
+            source_up=reason is None,
+            source_reason=reason or "",
+            states=settled,
+            numbers={id_: values for id_, values in numbers.items() if values},
+            series=series,
+            labels=labels,
+            missing=tuple(missing),
+            seconds=seconds,
+        )
+
+    def _readings(self, sample: Sample) -> Iterable[Reading]:
+        """Give the readings as they are shown: with *repeat_parent* a GPU's values stand on its instances instead."""
+        if not (self._repeat_parent and sample.instances):
+            return sample.readings
+        shown: list[Reading] = []
+        for reading in sample.readings:
+            if reading.device is not sample.device or isinstance(reading.number, str):
+                shown.append(reading)
+            else:
+                shown.extend(reading._replace(device=instance) for instance in sample.instances)
+        return shown
+
+    def _without_twins(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Keep the first of two GPUs that claim one UUID: their values could not be told apart."""
+        seen: dict[str, Sample] = {}
+        for sample in samples:
+            first = seen.setdefault(sample.device.uuid, sample)
+            if first is not sample and self._once(0, sample.device.pci_bus_id):
+                logger.error(
+                    "the GPUs at %s and %s both call themselves %s; only the first is shown",
+                    first.device.pci_bus_id,
+                    sample.device.pci_bus_id,
+                    sample.device.uuid,
+                )
+        return list(seen.values())
+
+    def _once(self, field_id: int, name: str) -> bool:
+        """Say whether this fault is new, and remember it."""
+        fault = (field_id, name)
+        is_new = fault not in self._impossible
+        self._impossible.add(fault)
+        return is_new
+
+    def _numbered(self, samples: Iterable[Sample]) -> Iterable[Sample]:
+        for sample in samples:
+            index = self._index(sample.device)
+            yield sample if index == sample.device.index else _renumbered(sample, index)
+
+    def _index(self, device: Device) -> int:
+        """Give a GPU the number it had when first seen: the driver renumbers when one is lost."""
+        index = self._indices.get(device.uuid)
+        if index is None:
+            taken = set(self._indices.values())
+            index = device.index
+            while index in taken:
+                index += 1
+            self._indices[device.uuid] = index
+        return index
+
+    def _settle(self, states: Iterable[GpuState], reason: str | None, unix: float) -> tuple[GpuState, ...]:
+        """Bring the GPUs in sight and those seen before together, in the order of their numbers."""
+        nameless: list[GpuState] = []
+        current: dict[str, GpuState] = {}
+        for state in states:
+            device = state.device
+            if not device.uuid:
+                nameless.append(replace(state, since_unix=unix))
+                continue
+            current[device.uuid] = replace(state, device=replace(device, index=self._index(device)))
+        for uuid, before in self._known.items():
+            if uuid not in current:
+                gap, why = (Gap.FAILED, reason) if reason is not None else (Gap.LOST, "the driver no longer lists it")
+                current[uuid] = replace(before, up=False, gap=gap, reason=why)
+        for uuid, state in current.items():
+            before_ = self._known.get(uuid)
+            if not state.up:
+                since = before_.since_unix if before_ is not None and not before_.up else unix
+                state = replace(state, since_unix=since)  # noqa: PLW2901
+            self._log_gpu(before_, state)
+            self._known[uuid] = state
+        return tuple(sorted([*self._known.values(), *nameless], key=lambda state: state.device.index))
+
+    def _drop(self, field: Field, device: Device, number: float) -> Missing:
+        self.dropped[field.name] = self.dropped.get(field.name, 0) + 1
+        reason = f"the driver answered {number}, which is not within {field.lowest:g} to {field.highest:g}"
+        if self._once(field.id, device.uuid):
+            logger.warning("%s: %s is dropped: %s", device.uuid, field.name, reason)
+        return Missing(field, device, Gap.INVALID, reason)
+
+    def _clear(self, field: Field, device: Device) -> None:
+        fault = (field.id, device.uuid)
+        if fault in self._impossible:
+            self._impossible.discard(fault)
+            logger.info("%s: %s can be true again", device.uuid, field.name)
+
+    def _identity_of(self, states: Sequence[GpuState], series: object, labels: object) -> int:
+        identified = (tuple(state.device for state in states), series, labels)
+        if identified != self._identified:
+            self._identified = identified
+            self._identity += 1
+        return self._identity
+
+    def _log_source(self, facts: SourceFacts, reason: str | None) -> None:
+        if reason == self._source_reason:
+            return
+        if reason is not None:
+            logger.warning("source %s is down: %s", facts.name, reason)
+        elif self._source_reason is not None:
+            logger.info("source %s is back (driver %s)", facts.name, facts.driver_version)
+        self._source_reason = reason
+
+    def _log_gpu(self, before: GpuState | None, state: GpuState) -> None:
+        was_up = before is None or before.up
+        if was_up and not state.up:
+            logger.error("%s (gpu %d) is down: %s", state.device.uuid, state.device.index, state.reason)
+        elif state.up and not was_up:
+            logger.info("%s (gpu %d) is back", state.device.uuid, state.device.index)
+
+
+def series_key(device: Device, attributes: Attributes) -> SeriesKey:
+    """Name a series: bounded by the devices and links of the machine, whoever uses them."""
+    return device.uuid if not attributes else f"{device.uuid}{attributes}"
+
+
+def _renumbered(sample: Sample, index: int) -> Sample:
+    shown = {device.uuid: replace(device, index=index) for device in (sample.device, *sample.instances)}
+    return Sample(
+        device=shown[sample.device.uuid],
+        instances=tuple(shown[instance.uuid] for instance in sample.instances),
+        readings=tuple(reading._replace(device=shown[reading.device.uuid]) for reading in sample.readings),
+        missing=tuple(gap._replace(device=shown[gap.device.uuid]) for gap in sample.missing),
+    )

@@ -1,0 +1,107 @@
+"""Profiling values from GPU performance monitoring (GPM): Hopper and newer.
+
+Rule 1: a value is the mean over a window between two samples. A window is at least WINDOW seconds and at most as
+        long as the time since the last sweep; the first sweep only opens one.
+Rule 2: a device has two sample objects, used in turn and freed with it.
+Rule 3: all calls come from the thread of the GPU.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pynvml
+
+from otelgpu.fields import Field
+from otelgpu.model import Device, Gap, Missing, Reading
+from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
+from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.plan import Answer
+from otelgpu.sources.nvml.questions import GPM_METRICS
+
+WINDOW = 0.1  # seconds; the driver's counters move in steps of about that
+
+
+class GpmWindow:
+    """The profiling values of one device. *take* fills a sample object: for a GPU, or for one of its instances."""
+
+    def __init__(
+        self,
+        fields: Iterable[Field],
+        device: Device,
+        take: Callable[[Any], object],
+        clock: Callable[[], float],
+    ) -> None:
+        by_id = {field.id: field for field in fields}
+        is_instance = device.instance_id is not None
+        self._metrics = [
+            (by_id[row.field_id], row.metric_id)
+            for row in GPM_METRICS
+            if row.field_id in by_id and (row.instance or not is_instance)
+        ]
+        self._device = device
+        self._take = take
+        self._clock = clock
+        self._samples: list[Any] = []
+        self._at: float | None = None  # when the newest sample was taken
+        self._last: list[Answer] = []
+
+    def answers(self) -> list[Answer]:
+        """Close the window that the last sweep opened, and open the next. Raise DeviceDownError when the GPU is gone."""
+        if not self._metrics:
+            return []
+        now = self._clock()
+        if self._at is not None and now - self._at < WINDOW:
+            return self._last  # the window before ended less than WINDOW ago: it is still the newest there can be
+        try:
+            self._last = self._measured(now)
+        except pynvml.NVMLError as error:
+            raise_if_whole(error)
+            self._at = None
+            self._last = self._all_missing(gap_of(error.value), f"GPM: {error}")
+        return self._last
+
+    def free(self) -> None:
+        """Give the sample objects back to the driver. Safe to call twice."""
+        samples, self._samples, self._at = self._samples, [], None
+        for sample in samples:
+            try:
+                pynvml.nvmlGpmSampleFree(sample)
+            except pynvml.NVMLError:
+                continue  # the driver is going away and takes its samples with it
+
+    def _measured(self, now: float) -> list[Answer]:
+        while len(self._samples) < 2:  # noqa: PLR2004 - the two ends of a window
+            self._samples.append(pynvml.nvmlGpmSampleAlloc())
+        older, newer = self._samples
+        self._take(older)  # the older object is free for use again
+        opened, self._at = self._at, now
+        self._samples = [newer, older]
+        if opened is None:
+            return self._all_missing(Gap.FAILED, "a window needs two sweeps")
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(self._metrics)
+        request.sample1, request.sample2 = self._samples
+        for place, (_, metric_id) in enumerate(self._metrics):
+            request.metrics[place].metricId = metric_id
+        pynvml.nvmlGpmMetricsGet(request)
+        return [self._answer(field, request.metrics[place]) for place, (field, _) in enumerate(self._metrics)]
+
+    def _answer(self, field: Field, metric: Any) -> Answer:  # noqa: ANN401 - c_nvmlGpmMetric_t
+        if metric.nvmlReturn != pynvml.NVML_SUCCESS:
+            error = pynvml.NVMLError(metric.nvmlReturn)
+            return Missing(field, self._device, gap_of(metric.nvmlReturn), f"GPM: {error}")
+        return Reading(field, self._device, metric.value)
+
+    def _all_missing(self, gap: Gap, reason: str) -> list[Answer]:
+        return [Missing(field, self._device, gap, reason) for field, _ in self._metrics]
+
+
+def is_supported(handle: Handle) -> str | None:
+    """Say why a GPU has no GPM; None when it has."""
+    try:
+        support = pynvml.nvmlGpmQueryDeviceSupport(handle)
+    except pynvml.NVMLError as error:
+        raise_if_whole(error)
+        return f"nvmlGpmQueryDeviceSupport: {error}"
+    return None if support.isSupportedDevice else "GPM needs Hopper or newer; on older GPUs DCGM gives this field"

@@ -1,0 +1,88 @@
+"""Fixtures for every test.
+
+Rule 1: only what any test may want; what one area needs stands in that area's own file.
+Rule 2: a test whose material is missing is skipped and says what is missing; it never passes for want of it.
+"""
+
+import difflib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+RECORDINGS = ROOT.parent / "shared" / "recordings"
+
+Golden: TypeAlias = Callable[[str, str], None]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that compare golden files, so that `make golden` runs those alone."""
+    for item in items:
+        if "golden" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.golden)
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    """Recordings of real machines. They are not part of the repository."""
+    if not RECORDINGS.is_dir():
+        pytest.skip("recordings are not beside this checkout")
+    return RECORDINGS
+
+
+@pytest.fixture
+def golden() -> Golden:
+    """Compare a whole text with the file of that name in tests/golden, or rewrite the file under `make golden`."""
+    return _compare
+
+
+def _compare(name: str, text: str) -> None:
+    __tracebackhide__ = True
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+        return
+    if not path.exists():
+        pytest.fail(f"tests/golden/{name} is not there yet; `make golden` writes it", pytrace=False)
+    expected = path.read_bytes().decode()
+    if text == expected:
+        return
+    diff = "".join(
+        line if line.endswith("\n") else f"{line}\n\\ no newline at the end\n"
+        for line in difflib.unified_diff(
+            expected.splitlines(keepends=True), text.splitlines(keepends=True), f"tests/golden/{name}", "now"
+        )
+    )
+    pytest.fail(f"{diff}\nIf this is what you meant, `make golden` writes it; review its diff.", pytrace=False)
+
+
+def _program(name: str, package: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian's package {package}; `make test` as root installs it)")
+    return Path(found)
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """The Prometheus server's program."""
+    return _program("prometheus", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The program that checks a page as Prometheus would read it."""
+    return _program("promtool", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def cc() -> Path:
+    """A C compiler, for the fake driver."""
+    return _program("cc", "gcc")
