@@ -10,6 +10,7 @@ Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settin
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from shutil import get_terminal_size
 from typing import TypeAlias
@@ -21,7 +22,7 @@ from otelgpu.config import Config, Flag, load
 from otelgpu.config.docs import default_text
 from otelgpu.config.keys import SETTINGS, Setting
 from otelgpu.config.words import one_line
-from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError
+from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -69,7 +70,13 @@ def _serve(config: Config, _: str) -> int:
     from otelgpu.service import serve
 
     _log(config, level=config.log.level)
-    return serve(config)
+    return serve(config, announce=_announce)
+
+
+def _announce(address: str) -> None:
+    """Print an address that is served. That nobody reads it is no reason to stop serving."""
+    with suppress(OSError, OtelgpuError):
+        _write(f"listening on {address}\n")
 
 
 def _once(config: Config, form: str) -> int:
@@ -98,16 +105,15 @@ def _devices(config: Config, form: str) -> int:
 
 
 def _fields(config: Config, form: str) -> int:
-    from otelgpu.config.wanted import wanted_fields
-    from otelgpu.service import look
+    from otelgpu.service import look, wanted_fields
     from otelgpu.tables import field_records, fields_table, json_text
 
     _log(config)
-    wanted = wanted_fields(config.fields)
+    wanted = wanted_fields(config)
     try:
         snapshot = look(config).snapshot
         down = "" if snapshot.source_up else snapshot.source_reason
-    except SourceDownError as error:
+    except (SourceDownError, StartError) as error:
         snapshot, down = None, str(error)
     known = None if down else snapshot
     _write(json_text(field_records(wanted, known)) if form == "json" else fields_table(wanted, known, width=_width()))
@@ -130,8 +136,7 @@ class _SettingFlag(click.Option):
             help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
             callback=partial(_keep, setting, spelling),
         )
-        section, _, _ = setting.key.rpartition(".")
-        self.group = section.capitalize() or "What is read, and its names"
+        self.group = setting.group
 
 
 def _keep(setting: Setting, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
@@ -145,7 +150,7 @@ class _Command(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
-                groups.setdefault(getattr(parameter, "group", "Other"), []).append(line)
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(line)
         for title, lines in groups.items():
             with formatter.section(title):
                 formatter.write_dl(lines)
@@ -178,7 +183,11 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
-    program = _Program("otelgpu", help="Show this machine's GPUs as Prometheus metrics.", no_args_is_help=False)
+    program = _Program(
+        "otelgpu",
+        help="Show the GPUs of this machine as Prometheus metrics.",
+        epilog="`otelgpu serve --help` shows the settings; every command takes them.",
+    )
     program.params.append(_version_flag())
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
@@ -191,12 +200,15 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
         return run(load(environ=os.environ, flags=flags, config_path=config, parse_spec=_parse_spec), form)
 
     parameters: list[click.Parameter] = []
-    if forms:
+    is_look = bool(forms)
+    if is_look:
         choice = click.Choice(forms)
         parameters.append(click.Option(["--format", "form"], type=choice, default=forms[0], help=f"[{forms[0]}]"))
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     parameters += [
-        _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0])
+        _SettingFlag(
+            setting, spelling, hidden=spelling != setting.flags[0] or (is_look and setting.key.startswith("server."))
+        )
         for setting in SETTINGS.values()
         for spelling in setting.flags
     ]

@@ -43,6 +43,7 @@ class _Slot:
 
     worker: Worker
     device: Device | None = None
+    failure: str = ""  # the defect last logged
 
 
 @dataclass(slots=True)
@@ -293,7 +294,9 @@ class Sampler:
         except DeviceDownError as error:
             return error
         except Exception as error:
-            logger.exception("GPU in slot %d: reading it failed", number)
+            if repr(error) != slot.failure:
+                slot.failure = repr(error)
+                logger.exception("slot %d: reading the GPU failed; this is a defect of otelgpu", number)
             return DeviceDownError(Gap.FAILED, f"internal error: {error!r}")
 
     def _deliver(self, sweep: _Round, number: int, answer: Sample | DeviceDownError | None) -> None:

@@ -7,11 +7,14 @@ Rule 2: a test whose material is missing is skipped and says what is missing; it
 import difflib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+
+from tests.fakenvml import Fake, Scenario, preload
+from tests.harness import Node, config
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -86,3 +89,29 @@ def promtool() -> Path:
 def cc() -> Path:
     """A C compiler, for the fake driver."""
     return _program("cc", "gcc")
+
+
+@pytest.fixture
+def fake(cc: Path, tmp_path: Path) -> Iterator[Fake]:
+    """The fake driver in this process, with nothing left hanging afterwards."""
+    assert cc
+    fake = preload(tmp_path / "scenario")
+    fake.reset_calls()
+    yield fake
+    fake.quiet()
+
+
+@pytest.fixture
+def node(fake: Fake) -> Iterator[Callable[..., Node]]:
+    """Start pipelines over the fake driver: `node(scenario, **settings)`. All are stopped afterwards."""
+    started: list[Node] = []
+
+    def start(scenario: Scenario, **settings: object) -> Node:
+        fake.show(scenario)
+        started.append(Node(fake, config(**settings)))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    fake.release()
+    for each in started:
+        each.stop()

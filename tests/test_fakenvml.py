@@ -155,16 +155,20 @@ def test_a_foreign_handle_is_refused(fake: Fake) -> None:
 
 
 def test_structs_that_pynvml_wants_to_be_given(fake: Fake) -> None:
-    """Fabric and platform: 255 is the driver's word for an unknown slot or tray."""
+    """Fabric and platform: 255 is the driver's word for an unknown slot or tray, and pynvml cannot decode it."""
     said = {"nvmlDeviceGetGpuFabricInfoV": (3, 0, 7, 2), "nvmlDeviceGetPlatformInfo": (255, 255, 1, 1, 6)}
     fake.show(PAIR.with_gpu(0, answers={**said, "nvmlDeviceGetCpuAffinity": (0xFF00,)}))
-    fabric = nvml.c_nvmlGpuFabricInfo_v2_t(version=nvml.nvmlGpuFabricInfo_v2)
+    fabric = nvml.c_nvmlGpuFabricInfo_v2_t()
+    fabric.version = nvml.nvmlGpuFabricInfo_v2
     nvml.nvmlDeviceGetGpuFabricInfoV(handle(), nvml.byref(fabric))
-    platform = nvml.c_nvmlPlatformInfo_v2_t(version=nvml.nvmlPlatformInfo_v2)
+    platform = nvml.c_nvmlPlatformInfo_v2_t()
+    platform.version = nvml.nvmlPlatformInfo_v2
     got = fake.library.nvmlDeviceGetPlatformInfo(handle(), nvml.byref(platform))
 
     assert (fabric.state, fabric.status, fabric.cliqueId, fabric.healthMask) == (3, 0, 7, 2)
-    assert (got, platform.hostId, platform.moduleId) == (0, 1, 6)
+    assert (got, platform.hostId, platform.moduleId) == (0, "\x01", "\x06")
+    with pytest.raises(UnicodeDecodeError):
+        _ = platform.slotNumber
     assert list(nvml.nvmlDeviceGetCpuAffinity(handle(), 2)) == [0xFF00, 0]
 
 

@@ -36,6 +36,7 @@ class Setting:
     key: str
     default: object
     meaning: str
+    group: str  # what it has in common with its neighbours: the first line about their struct
     short: str  # "--reuse", or ""
     word: str  # stands for the value in help: --listen ADDRESS
     shape: Shape
@@ -98,6 +99,7 @@ def settings(struct: type[Struct] = Config, *, prefix: str = "") -> Iterator[Set
             key=prefix + field.name,
             default=field.default if field.default is not msgspec.NODEFAULT else None,
             meaning=about.description or "",
+            group=(struct.__doc__ or "").partition("\n")[0].rstrip("."),
             short=about.extra["flag"],
             word=about.extra["word"] or _word(leaf),
             shape=shape,

@@ -77,6 +77,7 @@ def _grouped(given: Iterable[Given]) -> dict[str, list[Given]]:
 
 def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser | None) -> object:
     """Convert one layer's texts for one setting; what is wrong with them goes to the problems."""
+    shape = group[0].setting.shape
     values: list[object] = []
     named: dict[str, object] = {}
     for given in group:
@@ -85,11 +86,12 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
         except ValueError as error:
             problems.append(given.problem(str(error)))
             continue
-        if given.name in named:
-            problems.append(given.problem("this label is set twice"))
-        named[given.name] = value if given.setting.shape is Shape.MAPPING else None
         values.append(value)
-    match group[0].setting.shape:
+        if shape is Shape.MAPPING:
+            if given.name in named:
+                problems.append(given.problem("this label is set twice"))
+            named[given.name] = value
+    match shape:
         case Shape.MAPPING:
             return named
         case Shape.LIST:

@@ -110,7 +110,10 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings, and where each came from. `Config()` holds the defaults."""
+    """What is read, and how it is named.
+
+    And all other settings, in their sections, and where each came from. `Config()` holds the defaults.
+    """
 
     source: Annotated[
         SourceChoice,

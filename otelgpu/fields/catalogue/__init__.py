@@ -2,9 +2,9 @@
 
 Rule 1: a row is written once, in the table of its subject; this module only puts the tables together.
 Rule 2: help texts are our own words; names and ids are DCGM's and never change.
-Rule 3: the last base-unit names (`base=`) are those of DCGM 4.7, ids 1600 to 1649 there, which dcgm-exporter 4.9 shows.
-        Read in public texts: all of them but the six throttle times of ids 242 to 247, whose full spelling is inferred
-        from 240 and 241 and from DCGM's naming standard.
+Rule 3: `base=` is the base-unit name of DCGM 4.7 (ids 1600 to 1649 there), which dcgm-exporter 4.9 shows. The spellings
+        were read in go-dcgm's tests and in public notes on NVIDIA's 4.7 field reference (September 2026). Inferred from
+        240, 241 and DCGM's naming standard: those of 242 to 247. A field without one keeps its 4.6 name and unit.
 
 Id 0 (DCGM_FI_UNKNOWN, DCGM_FI_SYSTEM_FIELD_UNKNOWN) is a placeholder without metadata and no field: 643 rows.
 """

@@ -194,7 +194,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "nvmlDeviceGetPciInfo_v3",
         pynvml.nvmlDeviceGetPciInfo_v3,
-        (Take(57, lambda pci: pci.busId.decode("ascii", errors="replace")),),
+        (Take(57, lambda pci: pci.busId),),
         fixed=True,
     ),
     Question(

@@ -250,11 +250,12 @@ def _free(slot: _Slot) -> None:
 
 def _pci_bus_id(handle: Handle) -> str:
     try:
-        return str(pynvml.nvmlDeviceGetPciInfo(handle).busId.decode("ascii", errors="replace"))
+        pci = pynvml.nvmlDeviceGetPciInfo(handle)
     except pynvml.NVMLError as error:
         if gap_of(error.value) is Gap.LOST:
             raise
         return ""
+    return text_of(lambda: pci.busId)
 
 
 def _loading_error() -> str:

@@ -1,0 +1,22 @@
+"""The page of a whole node, from what the driver answers to the text that Prometheus reads."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import Golden
+from tests.fakenvml import models
+from tests.harness import Node
+
+OWN = re.compile(r"^(# (HELP|TYPE) )?otelgpu_(process|snapshot|sweep|build)")
+
+NODES = ("t4", "v100", "a100", "a100_mig", "l40s", "h100", "h100_mig", "h200", "b200", "rtx_3090", "rtx_4090", "rtx_5090")
+
+
+@pytest.mark.parametrize("name", [*NODES, "mixed", "none", "crowd"])
+def test_the_page_of_each_model_is_as_reviewed(name: str, node: Callable[..., Node], golden: Golden) -> None:
+    """A change of any series, label or number of any model is seen and meant."""
+    page = node(models.MAKERS[name]()).settled_page()
+
+    golden(f"page/{name}.txt", "".join(f"{line}\n" for line in page.splitlines() if not OWN.match(line)))
