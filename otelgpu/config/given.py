@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
-from otelgpu.config.words import meant, plain, shown
+from otelgpu.config.words import nearest, plain, shown
 
 FILE_VARIABLE = PREFIX + "CONFIG"
 NAMELESS = "="  # stands for the name of an entry that was given without one
@@ -62,8 +62,10 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> Iterato
             for name, whole, value in _pieces(setting, text, split=True):
                 yield Given(setting, value, variable, variable, whole, name=name)
         elif not _is_service_link(variable, text):
-            near = meant(variable, (*variables, FILE_VARIABLE))
-            problems.append(Problem(f"{plain(variable)}: no such setting{near}"))
+            words = {known.removeprefix(PREFIX): known for known in (*variables, FILE_VARIABLE)}
+            near = nearest(variable.removeprefix(PREFIX), words)  # without what they all have in common
+            hint = f"; did you mean {words[near]}?" if near else ""
+            problems.append(Problem(f"{plain(variable)}: no such setting{hint}"))
 
 
 def from_flags(flags: Iterable[Flag]) -> Iterator[Given]:
