@@ -39,8 +39,9 @@ class Assembler:
         self._wanted = {field.id: field for field in wanted}
         self._repeat_parent = repeat_parent
         self._known: dict[str, GpuState] = {}
+        self._nameless: dict[int, GpuState] = {}  # by slot
         self._indices: dict[str, int] = {}
-        self._impossible: set[tuple[int, str]] = set()
+        self._impossible: set[tuple[int, str]] = set()  # field id and UUID
         self._source_reason: str | None = None
         self._identity = 0
         self._identified: object = None
@@ -59,8 +60,9 @@ class Assembler:
     ) -> Snapshot:
         """Build the snapshot of one sweep; *reason* says why the source as a whole is down, if it is."""
         self._log_source(facts, reason)
-        ordered = sorted(self._numbered(self._without_twins(samples)), key=lambda sample: sample.device.index)
-        settled = self._settle(states, reason, started_unix)
+        single, twins = _without_twins(samples)
+        ordered = sorted(self._numbered(single), key=lambda sample: sample.device.index)
+        settled = self._settle([*states, *twins], reason, started_unix)
         numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
         series: dict[SeriesKey, Series] = {}
         labels: dict[str, tuple[tuple[Field, str], ...]] = {}
@@ -113,27 +115,6 @@ class Assembler:
                 shown.extend(reading._replace(device=instance) for instance in sample.instances)
         return shown
 
-    def _without_twins(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Keep the first of two GPUs that claim one UUID: their values could not be told apart."""
-        seen: dict[str, Sample] = {}
-        for sample in samples:
-            first = seen.setdefault(sample.device.uuid, sample)
-            if first is not sample and self._once(0, sample.device.pci_bus_id):
-                logger.error(
-                    "the GPUs at %s and %s both call themselves %s; only the first is shown",
-                    first.device.pci_bus_id,
-                    sample.device.pci_bus_id,
-                    sample.device.uuid,
-                )
-        return list(seen.values())
-
-    def _once(self, field_id: int, name: str) -> bool:
-        """Say whether this fault is new, and remember it."""
-        fault = (field_id, name)
-        is_new = fault not in self._impossible
-        self._impossible.add(fault)
-        return is_new
-
     def _numbered(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         for sample in samples:
             index = self._index(sample.device)
@@ -152,31 +133,27 @@ class Assembler:
 
     def _settle(self, states: Iterable[GpuState], reason: str | None, unix: float) -> tuple[GpuState, ...]:
         """Bring the GPUs in sight and those seen before together, in the order of their numbers."""
-        nameless: list[GpuState] = []
+        nameless: dict[int, GpuState] = {}
         current: dict[str, GpuState] = {}
         for state in states:
             device = state.device
             if not device.uuid:
-                nameless.append(replace(state, since_unix=unix))
-                continue
-            current[device.uuid] = replace(state, device=replace(device, index=self._index(device)))
+                nameless[device.index] = state
+            elif device.uuid not in current:
+                current[device.uuid] = replace(state, device=replace(device, index=self._index(device)))
         for uuid, before in self._known.items():
             if uuid not in current:
                 gap, why = (Gap.FAILED, reason) if reason is not None else (Gap.LOST, "the driver no longer lists it")
                 current[uuid] = replace(before, up=False, gap=gap, reason=why)
-        for uuid, state in current.items():
-            before_ = self._known.get(uuid)
-            if not state.up:
-                since = before_.since_unix if before_ is not None and not before_.up else unix
-                state = replace(state, since_unix=since)  # noqa: PLW2901
-            self._log_gpu(before_, state)
-            self._known[uuid] = state
-        return tuple(sorted([*self._known.values(), *nameless], key=lambda state: state.device.index))
+        self._nameless = {slot: _since(self._nameless.get(slot), state, unix) for slot, state in nameless.items()}
+        self._known = {uuid: _since(self._known.get(uuid), state, unix) for uuid, state in current.items()}
+        return tuple(sorted([*self._known.values(), *self._nameless.values()], key=lambda state: state.device.index))
 
     def _drop(self, field: Field, device: Device, number: float) -> Missing:
         self.dropped[field.name] = self.dropped.get(field.name, 0) + 1
         reason = f"the driver answered {number}, which is not within {field.lowest:g} to {field.highest:g}"
-        if self._once(field.id, device.uuid):
+        if (field.id, device.uuid) not in self._impossible:
+            self._impossible.add((field.id, device.uuid))
             logger.warning("%s: %s is dropped: %s", device.uuid, field.name, reason)
         return Missing(field, device, Gap.INVALID, reason)
 
@@ -202,13 +179,6 @@ class Assembler:
             logger.info("source %s is back (driver %s)", facts.name, facts.driver_version)
         self._source_reason = reason
 
-    def _log_gpu(self, before: GpuState | None, state: GpuState) -> None:
-        was_up = before is None or before.up
-        if was_up and not state.up:
-            logger.error("%s (gpu %d) is down: %s", state.device.uuid, state.device.index, state.reason)
-        elif state.up and not was_up:
-            logger.info("%s (gpu %d) is back", state.device.uuid, state.device.index)
-
 
 def series_key(device: Device, attributes: Attributes) -> SeriesKey:
     """Name a series: bounded by the devices and links of the machine, whoever uses them."""
@@ -223,3 +193,30 @@ def _renumbered(sample: Sample, index: int) -> Sample:
         readings=tuple(reading._replace(device=shown[reading.device.uuid]) for reading in sample.readings),
         missing=tuple(gap._replace(device=shown[gap.device.uuid]) for gap in sample.missing),
     )
+
+
+def _without_twins(samples: Iterable[Sample]) -> tuple[list[Sample], list[GpuState]]:
+    """Keep the first of two GPUs that claim one UUID, and show the other as down: their values look alike."""
+    seen: dict[str, Sample] = {}
+    twins: list[GpuState] = []
+    for sample in samples:
+        device = sample.device
+        first = seen.setdefault(device.uuid, sample)
+        if first is not sample:
+            why = f"the GPU at {device.pci_bus_id} calls itself {device.uuid}, as the one at {first.device.pci_bus_id} does"
+            nameless = replace(device, uuid="", gpu_uuid="")
+            twins.append(GpuState(nameless, up=False, gap=Gap.FAILED, reason=why))
+    return list(seen.values()), twins
+
+
+def _since(before: GpuState | None, state: GpuState, unix: float) -> GpuState:
+    """Add since when the GPU is down, and log when that begins or ends."""
+    was_up = before is None or before.up
+    name = state.device.uuid or "a GPU without a name"
+    if state.up:
+        if not was_up:
+            logger.info("%s (gpu %d) is back", name, state.device.index)
+        return state
+    if was_up:
+        logger.error("%s (gpu %d) is down: %s", name, state.device.index, state.reason)
+    return replace(state, since_unix=unix if before is None or before.up else before.since_unix)

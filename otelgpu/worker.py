@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ class Worker:
 
     @property
     def busy_since(self) -> float | None:
-        """When the job under way was begun, in seconds since the epoch; None while idle."""
+        """When the job under way was taken (monotonic); None while idle."""
         return self._busy_since
 
     def offer(self, job: Callable[[], T], deliver: Callable[[T], None]) -> bool:
@@ -42,18 +43,19 @@ class Worker:
         with self._lock:
             if self._busy_since is not None or self._stopped:
                 return False
-            self._busy_since = time.time()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-                self._thread.start()
-        self._jobs.put(lambda: self._do(job, deliver))
-        return True
+                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._busy_since = time.monotonic()
+            self._jobs.put(partial(self._do, job, deliver))  # under the lock: never behind the end that `stop` puts
+            return True
 
     def stop(self) -> None:
         """Take no more jobs and let the thread end after the one under way. Safe to call twice."""
         with self._lock:
             self._stopped = True
-        self._jobs.put(None)
+            self._jobs.put(None)
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end; False when it is still held by its job after *timeout* seconds."""
@@ -76,3 +78,4 @@ class Worker:
                 task()
             except Exception:
                 logger.exception("%s: a job failed; the thread goes on", self.name)
+            del task  # or an idle thread would keep the last sweep's answers

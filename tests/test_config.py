@@ -482,8 +482,10 @@ def test_a_port_variable_that_a_person_made_is_a_problem() -> None:
         (
             "sampling:\n  interval: 30\n  expire: 5\n",
             (),
-            "otelgpu.yaml:3: sampling.expire: expected at least sampling.interval, which is 30 s (otelgpu.yaml:2), "
-            'got "5"',
+            (
+                "otelgpu.yaml:3: sampling.expire: expected at least sampling.interval, "
+                'which is 30 s (otelgpu.yaml:2), got "5"'
+            ),
         ),
         (
             "sampling: {expire: 5}",

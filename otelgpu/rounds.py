@@ -1,0 +1,268 @@
+"""One round of questions to every GPU of a source, with a thread for each slot.
+
+Rule 1: a driver call cannot be cancelled. A thread that did not come back in time is not waited for again, so the
+        deadline is paid once; its late answer is thrown away.
+Rule 2: nothing here waits for a lock that is held during a driver call.
+Rule 3: when the number of slots changes they may have changed hands: the thread that is stuck in a slot is left with
+        the GPU it asks, and the slot gets another.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from otelgpu.errors import SourceDownError
+from otelgpu.model import Device, Gap, GpuState, Sample, SourceFacts
+from otelgpu.sources import DeviceDownError, Source
+from otelgpu.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+COUNT_SHARE = 0.25  # of the time a round has, for the question how many GPUs there are
+MOST_LEFT = 64  # threads that are left with a stuck GPU of an earlier layout
+NO_ANSWER = "the driver does not answer"
+
+
+class Limit:
+    """When the round under way has to end; readers in a hurry move `until` up. `changed` guards both and wakes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.changed = threading.Condition()
+        self.until = 0.0
+        self.stopped = False
+        self._clock = clock
+
+    def wait_for(self, met: Callable[[], bool], *, share: float = 1.0) -> None:
+        """Wait until *met*, at most for this *share* of the time that is left."""
+        with self.changed:
+            started = self._clock()
+            while not met() and not self.stopped:
+                left = started + (self.until - started) * share - self._clock()
+                if left <= 0:
+                    return
+                self.changed.wait(left)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one round gave. `reason`: why the source as a whole is down; `is_known` False: not even its size is."""
+
+    reason: str | None
+    is_known: bool
+    states: list[GpuState]
+    samples: list[Sample]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One slot's thread and what was last known of the GPU in it."""
+
+    worker: Worker
+    layout: int = 0  # the layout in which it was last asked
+    device: Device | None = None
+    failure: str = ""  # the defect last logged
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What has come in; thrown away with the round when it comes too late."""
+
+    pending: set[int] = field(default_factory=set)
+    slots: dict[int, Sample | DeviceDownError | None] = field(default_factory=dict)
+    count: int | SourceDownError | None = None
+    is_over: bool = False
+
+
+class Rounds:
+    """Asks *source* in rounds; *chosen* says which GPUs are looked at.
+
+    *returned* is called, with the limit's lock held, when the source answers after it was given up as unknown.
+    """
+
+    def __init__(
+        self, source: Source, limit: Limit, *, chosen: Callable[[Device], bool], returned: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._limit = limit
+        self._chosen = chosen
+        self._returned = returned
+        self._choices: dict[str, bool] = {}
+        self._count: int | None = None
+        self._layout = 0
+        self._slots: dict[int, _Slot] = {}
+        self._left: list[Worker] = []
+        self._driver = Worker("otelgpu-driver")
+        self._closer: Worker | None = None
+        self._closed: list[bool] = []
+
+    @property
+    def facts(self) -> SourceFacts:
+        """What is known of the source so far."""
+        return self._source.facts()
+
+    def ask(self) -> Outcome:
+        """Ask once; come back when all have answered or at the limit."""
+        answers = _Answers()
+        try:
+            reason = self._ask_count(answers)
+            count = self._count
+            if count is None:
+                return Outcome(reason or NO_ANSWER, is_known=False, states=[], samples=[])
+            self._ask_slots(answers, count)
+        finally:
+            with self._limit.changed:
+                answers.is_over = True
+        states, samples = self._settle(answers, count)
+        if answers.count is None and not samples and count:
+            reason = NO_ANSWER  # neither the driver as a whole nor any GPU
+        return Outcome(reason, is_known=True, states=states, samples=samples)
+
+    def stop(self, until: float, patience: float) -> bool:
+        """End all threads and let go of the driver by *until* (monotonic); see Sampler.stop.
+
+        A call that has taken longer than *patience* seconds is not waited for.
+        """
+        workers = [self._driver, *(slot.worker for slot in self._slots.values()), *self._left]
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            since = worker.busy_since
+            if not worker.join((until if since is None else min(until, since + patience)) - time.monotonic()):
+                return False
+        if self._closer is None:
+            self._closer = Worker("otelgpu-close")
+            self._closer.offer(self._close, self._closed.append)
+            self._closer.stop()
+        return self._closer.join(until - time.monotonic()) and self._closed == [True]
+
+    def _close(self) -> bool:
+        try:
+            self._source.close()
+        except SourceDownError as error:
+            logger.warning("the driver is left as it is: %s", error)
+            return False
+        return True
+
+    def _ask_count(self, answers: _Answers) -> str | None:
+        """Find out how many slots there are; a reason when the source is down as a whole."""
+        asked = self._driver.offer(self._counted, partial(self._deliver_count, answers))
+        if asked:
+            share = 1.0 if self._count is None else COUNT_SHARE
+            self._limit.wait_for(lambda: answers.count is not None, share=share)
+        with self._limit.changed:
+            answer = answers.count
+            if isinstance(answer, SourceDownError):
+                self._count = None
+                return str(answer)
+            if answer is not None:
+                self._learn(answer)
+            # Else the question hangs. The GPUs that were there are still asked: their own answer says more.
+            elif self._count is None:
+                answers.is_over = True
+            return None
+
+    def _counted(self) -> int | SourceDownError:
+        try:
+            return self._source.count()
+        except SourceDownError as error:
+            return error
+        except Exception as error:
+            logger.exception("counting the GPUs failed; this is a defect of otelgpu")
+            return SourceDownError(f"internal error: {error!r}")
+
+    def _deliver_count(self, answers: _Answers, answer: int | SourceDownError) -> None:
+        with self._limit.changed:
+            if not answers.is_over:
+                answers.count = answer
+            elif self._count is None and not isinstance(answer, SourceDownError):
+                self._learn(answer)
+                self._returned()
+            self._limit.changed.notify_all()
+
+    def _learn(self, count: int) -> None:
+        if count != self._count:
+            self._count = count
+            self._layout += 1
+
+    def _ask_slots(self, answers: _Answers, count: int) -> None:
+        self._left = [worker for worker in self._left if not worker.join(0)]
+        for number in range(count):
+            slot = self._slot(number)
+            with self._limit.changed:
+                if slot.worker.offer(partial(self._read, number, slot), partial(self._deliver, answers, number)):
+                    slot.layout = self._layout
+                    answers.pending.add(number)
+        self._limit.wait_for(lambda: not answers.pending)
+
+    def _slot(self, number: int) -> _Slot:
+        slot = self._slots.get(number)
+        if slot is not None and slot.worker.busy_since is not None and slot.layout != self._layout:
+            if len(self._left) >= MOST_LEFT:
+                return slot
+            slot.worker.stop()
+            self._left.append(slot.worker)
+            slot = None
+        if slot is None:
+            slot = self._slots[number] = _Slot(Worker(f"otelgpu-gpu-{number}"))
+        return slot
+
+    def _read(self, number: int, slot: _Slot) -> Sample | DeviceDownError | None:
+        """One slot's questions, in the slot's own thread; None for a GPU that is not chosen."""
+        try:
+            slot.device = self._source.device(number)
+            return self._source.read(number) if self._is_chosen(slot.device) else None
+        except DeviceDownError as error:
+            return error
+        except Exception as error:
+            if repr(error) != slot.failure:
+                slot.failure = repr(error)
+                logger.exception("slot %d: reading the GPU failed; this is a defect of otelgpu", number)
+            return DeviceDownError(Gap.FAILED, f"internal error: {error!r}")
+
+    def _is_chosen(self, device: Device) -> bool:
+        """Whether a GPU is looked at, decided when it is first seen: a number in the choice means the first one."""
+        if device.uuid not in self._choices:
+            self._choices[device.uuid] = self._chosen(device)
+        return self._choices[device.uuid]
+
+    def _deliver(self, answers: _Answers, number: int, answer: Sample | DeviceDownError | None) -> None:
+        with self._limit.changed:
+            if not answers.is_over:
+                answers.slots[number] = answer
+                answers.pending.discard(number)
+                self._limit.changed.notify_all()
+
+    def _settle(self, answers: _Answers, count: int) -> tuple[list[GpuState], list[Sample]]:
+        """Turn the answers into a state for each GPU in sight, and the samples of those that answered, by slot."""
+        samples = [sample for number in range(count) if isinstance(sample := answers.slots.get(number), Sample)]
+        states = [GpuState(sample.device, up=True) for sample in samples]
+        answering = {sample.device.uuid for sample in samples}
+        for number in range(count):
+            slot = self._slots[number]
+            late = DeviceDownError(Gap.TIMEOUT, _late(slot.worker))
+            answer = answers.slots.get(number, late)
+            if not isinstance(answer, DeviceDownError):
+                continue
+            device = slot.device
+            if device is None or device.uuid in answering:  # it was never told, or has moved to another slot
+                device = nameless(number)
+            elif not self._is_chosen(device):
+                continue
+            states.append(GpuState(device, up=False, gap=answer.gap, reason=str(answer)))
+        return states, samples
+
+
+def nameless(number: int) -> Device:
+    """A GPU of which nothing is known but its slot."""
+    return Device(uuid="", gpu_uuid="", index=number, model="", pci_bus_id="")
+
+
+def _late(worker: Worker) -> str:
+    since = worker.busy_since
+    if since is None:
+        return "the driver did not answer in time"
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (time.monotonic() - since)))
+    return f"a driver call made at {at} has not returned"

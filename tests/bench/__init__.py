@@ -1,0 +1,1 @@
+"""Speed and memory, measured: `make bench` prints every figure with its bound."""
