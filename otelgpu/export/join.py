@@ -19,7 +19,8 @@ def _xid_labels(number: float) -> Attributes:
     return (("err_code", str(int(number))), ("err_msg", xid_text(int(number))))
 
 
-# Fields whose labels follow the value, by field id.
+# Fields whose labels on the dcgm page follow the value, by field id. OpenTelemetry's points have none: a value that
+# changes its attributes starts a new series each time.
 VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 
 
@@ -78,7 +79,7 @@ class SemconvJoin:
         """Return the field's shape; None for a field that has no place in this scheme."""
         return field.semconv
 
-    def attributes(self, shape: Shape, series: Series, more: Attributes = ()) -> dict[str, str]:
+    def attributes(self, shape: Shape, series: Series) -> dict[str, str]:
         """List the attributes of a point; a text that the driver does not tell is left away."""
         device = series.device
         pairs: Iterable[tuple[str, str]] = (
@@ -94,4 +95,4 @@ class SemconvJoin:
             ("hw.gpu.nvidia.mig.id", "" if device.instance_id is None else str(device.instance_id)),
         )
         present = {name: text for name, text in pairs if text}
-        return present | dict(shape.attributes) | dict(series.attributes) | dict(more) | dict(self.labels)
+        return present | dict(shape.attributes) | dict(series.attributes) | dict(self.labels)

@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from otelgpu.export.join import VALUE_LABELS, SemconvJoin, scaled
+from otelgpu.export.join import SemconvJoin, scaled
 from otelgpu.export.page import Format
 from otelgpu.fields import UP_DOWN, Field, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
@@ -104,13 +104,11 @@ class Joiner:
         if shape is None:
             return []
         number = scaled(shape)
-        value_labels = VALUE_LABELS.get(field.id)
         points: list[NumberDataPoint] = []
         for point in metric.data.data_points:
             if not isinstance(point, NumberDataPoint) or point.attributes is None:
                 continue
-            more = () if value_labels is None else value_labels(point.value)
-            attributes = self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])], more)
+            attributes = self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])])
             points.append(
                 NumberDataPoint(
                     attributes=attributes,
