@@ -21,7 +21,7 @@ from otelgpu import __version__
 from otelgpu.config import Config, Flag, load
 from otelgpu.config.docs import default_text
 from otelgpu.config.keys import SETTINGS, Setting
-from otelgpu.config.words import one_line
+from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
@@ -156,11 +156,16 @@ class _Command(click.Command):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            shown = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
+            hint = meant(error.option_name, (*shown, "--help"))
+            raise click.UsageError(f"no such flag: {plain(error.option_name)}{hint}", ctx) from None
         if ctx.args and ctx.args[0] in _COMMANDS:
             raise click.UsageError(f"the command comes first: otelgpu {ctx.args[0]} ...", ctx)
         if ctx.args:
-            raise click.UsageError(f"Got unexpected extra argument ({' '.join(ctx.args)})", ctx)
+            raise click.UsageError(f"not understood: {plain(ctx.args[0])}", ctx)
         return rest
 
 
@@ -171,7 +176,12 @@ class _Program(click.Group):
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["serve", *args]
+        elif not args[0].startswith("-") and args[0] not in self.commands:
+            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
         return super().parse_args(ctx, args)
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(self.commands)  # in our order, not by the alphabet
 
 
 _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
@@ -267,5 +277,8 @@ def _write(content: bytes | str) -> None:
 
 
 def _complain(*problems: str) -> None:
-    for problem in problems:
-        print(f"otelgpu: {one_line(problem)}", file=sys.stderr)
+    if sys.stderr is None:  # print would take stdout instead
+        return
+    with suppress(OSError):  # nobody listens; the exit status still tells
+        for problem in problems:
+            print(f"otelgpu: {one_line(problem)}", file=sys.stderr)

@@ -2,23 +2,20 @@
 
 Rule 1: only here (and for embedding, in the instrumentor) is anything constructed; parts get what they need.
 Rule 2: the main thread runs the loop and never calls the driver, so that signals are always heard.
-Rule 3: after a signal everything ends within STOP seconds, if need be without the threads the driver holds.
+Rule 3: when the driver holds a thread at the end the process leaves without it: nothing could end it.
 """
 
-import asyncio
-import contextlib
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
-from tornado.httpserver import HTTPServer
 
 from otelgpu import __version__
 from otelgpu.config import Config
@@ -30,15 +27,15 @@ from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Pace, Sampler
-from otelgpu.server.application import Load, Site, application
-from otelgpu.server.listen import bound, problem, shown
+from otelgpu.server.application import Site
+from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
+from otelgpu.server.running import STOP, Life, serve_until_signal
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
-STOP = 4.0  # seconds from the signal until the process is gone
-DRAIN = 1.0  # of these, for requests under way
+PAGE_THREADS = 4
 WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
 NO_HOSTNAME = "none"
 NAMED = 10  # field names in one warning
@@ -70,8 +67,7 @@ class Pipeline:
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
-        reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
-        self.reader: PageSource = reader
+        reader, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
         resource = Resource({"service.name": "otelgpu", "service.version": __version__})
         self._provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("otelgpu", __version__)
@@ -83,6 +79,29 @@ class Pipeline:
     def is_fresh(self, snapshot: Snapshot) -> bool:
         """Whether the readings of *snapshot* may still be shown."""
         return time.monotonic() - snapshot.at <= self.config.sampling.expire_after
+
+    def site(self, executor: Executor) -> Site:
+        """Give the server what it needs of this pipeline; pages are made in *executor*."""
+        pages = Pages(
+            self.reader,
+            refresh=self.sampler.refresh,
+            hasten=self.sampler.hasten,
+            is_fresh=self.is_fresh,
+            executor=executor,
+        )
+        return Site(
+            pages=pages,
+            max_requests=self.config.server.max_requests,
+            version=__version__,
+            is_ready=self.sampler.why_not_ready,
+            is_alive=self.sampler.why_not_alive,
+            answered=self._answered,
+            openmetrics_first=self.config.naming == "semconv",
+        )
+
+    def _answered(self, code: int, seconds: float) -> None:
+        self.tally.scrapes[code] += 1
+        self.record_scrape(seconds)
 
     def stop(self, timeout: float) -> bool:
         """End everything; False when the driver holds a thread."""
@@ -154,91 +173,18 @@ def serve(
     Raise StartError or ConfigError when it cannot start. When the driver holds a thread at the end the process
     leaves from here, without returning: nothing else could end it.
     """
-    service = Service(config, os.environ if environ is None else environ)
-    code = asyncio.run(service.run(announce))
-    if service.is_held:
+    pipeline = Pipeline(config, os.environ if environ is None else environ)
+    sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
+    with ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page") as executor:
+        is_clean = serve_until_signal(
+            pipeline.site(executor), sockets, Life(pipeline.sampler.start, pipeline.stop), announce=announce
+        )
+        executor.shutdown(wait=is_clean, cancel_futures=True)
+    if not is_clean:
         logger.warning("leaving while a driver call is still under way")
         logging.shutdown()
-        os._exit(code)
-    return code
-
-
-class Service:
-    """The pipeline with a server in front."""
-
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        self._config = config
-        self._pipeline = Pipeline(config, environ)
-        self._stop = asyncio.Event()
-        self.is_held = False
-
-    async def run(self, announce: Callable[[str], None]) -> int:
-        """Bind, start the sampler, serve until stopped."""
-        config, pipeline = self._config, self._pipeline
-        sockets = _bind(config)
-        executor = ThreadPoolExecutor(max_workers=4, thread_name_prefix="otelgpu-page")
-        pages = Pages(
-            pipeline.reader,
-            refresh=pipeline.sampler.refresh,
-            hasten=pipeline.sampler.hasten,
-            is_fresh=pipeline.is_fresh,
-            executor=executor,
-        )
-        site = Site(
-            pages=pages,
-            max_requests=config.server.max_requests,
-            version=__version__,
-            is_ready=pipeline.sampler.why_not_ready,
-            is_alive=pipeline.sampler.why_not_alive,
-            answered=self._answered,
-            openmetrics_first=config.naming == "semconv",
-        )
-        server = HTTPServer(application(site), max_header_size=16 * 1024, max_body_size=64 * 1024, body_timeout=10.0)
-        server.idle_connection_timeout = 300.0
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        pipeline.sampler.start()
-        server.add_sockets(sockets)
-        for sock in sockets:
-            logger.info("listening on %s", shown(sock))
-            announce(shown(sock))
-        await self._stop.wait()
-        logger.info("stopping")
-        return await self._end(server, site.load, executor)
-
-    def _answered(self, code: int, seconds: float) -> None:
-        self._pipeline.tally.scrapes[code] += 1
-        self._pipeline.record_scrape(seconds)
-
-    async def _end(self, server: HTTPServer, load: Load, executor: ThreadPoolExecutor) -> int:
-        """Let the requests under way finish, then end everything within STOP seconds."""
-        until = time.monotonic() + STOP
-        server.stop()
-        drained = time.monotonic() + DRAIN
-        while load.under_way and time.monotonic() < drained:
-            await asyncio.sleep(0.01)
-        is_clean = await asyncio.to_thread(self._pipeline.stop, until - time.monotonic())
-        self.is_held = not is_clean
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.close_all_connections(), max(until - time.monotonic(), 0.1))
-        executor.shutdown(wait=False, cancel_futures=True)
-        return 0
-
-
-def _bind(config: Config) -> list[socket.socket]:
-    sockets: list[socket.socket] = []
-    problems: list[str] = []
-    for place, address in enumerate(config.server.listen):
-        try:
-            sockets.extend(bound(address))
-        except OSError as error:
-            problems.append(f"{config.origin('server.listen', place)}: {address}: {problem(error)}")
-    if problems:
-        for sock in sockets:
-            sock.close()
-        raise StartError("\n".join(problems))
-    return sockets
+        os._exit(0)
+    return 0
 
 
 def _chosen(config: Config) -> Callable[[Device], bool]:
@@ -248,15 +194,16 @@ def _chosen(config: Config) -> Callable[[Device], bool]:
     )
 
 
-def _reader(
-    config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str
-) -> "PageReader | JoinedPrometheusReader":
+def _reader(config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str) -> tuple[MetricReader, PageSource]:
+    """Build the reader for the page, once as the SDK sees it and once as the server does."""
     labels = tuple(config.labels.items())
     if config.naming == "semconv":
         from otelgpu.export.semconv import JoinedPrometheusReader  # here: the stock exporter costs memory
 
-        return JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
-    return PageReader(fields, DcgmJoin(config.compat, hostname, labels), pinned)
+        joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
+        return joined, joined
+    plain = PageReader(fields, DcgmJoin(config.compat, hostname, labels), pinned)
+    return plain, plain
 
 
 def _warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:

@@ -193,7 +193,7 @@ def readings_table(snapshot: Snapshot, *, width: int | None) -> str:
 
 def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: int | None) -> str:
     """Draw the catalogue; the last column is empty for a field that is not wanted."""
-    named = _namer(snapshot) if snapshot else str
+    these = _group_namer(snapshot) if snapshot else " ".join
     rows = [
         (
             field["id"],
@@ -204,7 +204,7 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
             field["level"],
             field["semconv"] or "",
             "yes" if field["wanted"] else "",
-            "; ".join(_says(field, named)) if field["wanted"] and snapshot else "",
+            "; ".join(_says(field, these)) if field["wanted"] and snapshot else "",
         )
         for field in field_records(wanted, snapshot)
     ]
@@ -212,17 +212,13 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
     return _drawn(columns, rows, width=width)
 
 
-def _says(field: FieldRecord, named: Callable[[str], str]) -> Iterator[str]:
+def _says(field: FieldRecord, these: Callable[[list[str]], str]) -> Iterator[str]:
     if field["answered_by"]:
-        yield _these(field["answered_by"], named)
+        yield these(field["answered_by"])
     for gap in field["gaps"]:
-        yield f"{_because(gap['gap'], gap['reason'])} ({_these(gap['devices'], named)})"
+        yield f"{_because(gap['gap'], gap['reason'])} ({these(gap['devices'])})"
     if not field["answered_by"] and not field["gaps"]:
         yield "nobody: this source does not read it"
-
-
-def _these(uuids: Iterable[str], named: Callable[[str], str]) -> str:
-    return f"GPU {' '.join(named(uuid) for uuid in uuids)}"
 
 
 def _because(gap: str, reason: str) -> str:
@@ -236,6 +232,13 @@ def _namer(snapshot: Snapshot) -> Callable[[str], str]:
         for uuid, device in _devices(snapshot).items()
     }
     return lambda uuid: names.get(uuid, uuid)
+
+
+def _group_namer(snapshot: Snapshot) -> Callable[[list[str]], str]:
+    """Make the function that names several devices: "GPU 0 1 2/1", or "all"."""
+    named = _namer(snapshot)
+    everyone = set(_devices(snapshot))
+    return lambda uuids: "all" if set(uuids) == everyone else f"GPU {' '.join(named(uuid) for uuid in uuids)}"
 
 
 def _devices(snapshot: Snapshot) -> dict[str, Device]:

@@ -94,7 +94,7 @@ def cc() -> Path:
 @pytest.fixture
 def fake(cc: Path, tmp_path: Path) -> Iterator[Fake]:
     """The fake driver in this process, with nothing left hanging afterwards."""
-    assert cc
+    assert cc.exists()
     fake = preload(tmp_path / "scenario")
     fake.reset_calls()
     yield fake

@@ -11,10 +11,8 @@ from tests.harness import Node
 
 OWN = re.compile(r"^(# (HELP|TYPE) )?otelgpu_(process|snapshot|sweep|build)")
 
-NODES = ("t4", "v100", "a100", "a100_mig", "l40s", "h100", "h100_mig", "h200", "b200", "rtx_3090", "rtx_4090", "rtx_5090")
 
-
-@pytest.mark.parametrize("name", [*NODES, "mixed", "none", "crowd"])
+@pytest.mark.parametrize("name", sorted(models.MAKERS))
 def test_the_page_of_each_model_is_as_reviewed(name: str, node: Callable[..., Node], golden: Golden) -> None:
     """A change of any series, label or number of any model is seen and meant."""
     page = node(models.MAKERS[name]()).settled_page()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData, NumberDataPoint
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, NumberDataPoint
 
 from otelgpu.config import Sampling
 from otelgpu.export.join import DcgmJoin
@@ -67,10 +67,10 @@ def test_a_collection_without_points_is_not_handed_to_the_reader() -> None:
     class Counting(MetricReader):
         received = 0
 
-        def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 0, **_: object) -> None:
+        def _receive_metrics(self, *_: object, **__: object) -> None:
             self.received += 1
 
-        def shutdown(self, timeout_millis: float = 0, **_: object) -> None:
+        def shutdown(self, *_: object, **__: object) -> None:
             """Nothing is held."""
 
     reader = Counting()
@@ -146,4 +146,3 @@ def test_an_expired_snapshot_gives_no_readings_and_all_of_our_own(node: Callable
 
     assert not series(page)
     assert values(page, "otelgpu_gpu_up") == {"0": 1}
-

@@ -33,9 +33,7 @@ def stock_page(fields: Iterable[Field], snapshot: Snapshot) -> str:
     """The stock exporter's page for the same readings, registered by hand under their OpenTelemetry names."""
     registry = CollectorRegistry()
     resource = Resource({"service.name": "otelgpu", "service.version": __version__})
-    provider = MeterProvider(
-        [PrometheusMetricReader(registry=registry)], resource=resource, shutdown_on_exit=False
-    )
+    provider = MeterProvider([PrometheusMetricReader(registry=registry)], resource=resource, shutdown_on_exit=False)
     meter = provider.get_meter("otelgpu", __version__)
     observed: dict[str, list[Observation]] = {}
     shapes = {field.semconv.name: (field, field.semconv) for field in fields if field.semconv is not None}
@@ -66,14 +64,16 @@ def stock_page(fields: Iterable[Field], snapshot: Snapshot) -> str:
             observed.setdefault(shape.name, []).append(Observation(value, attributes))
     for name, observations in observed.items():
         field, shape = shapes[name]
-        create = meter.create_observable_counter if field.is_total else meter.create_observable_gauge
-        if name in UP_DOWN:
-            create = meter.create_observable_up_down_counter
 
         def callback(_: CallbackOptions, observations: list[Observation] = observations) -> list[Observation]:
             return observations
 
-        create(name, callbacks=[callback], unit=shape.unit)
+        if name in UP_DOWN:
+            meter.create_observable_up_down_counter(name, callbacks=[callback], unit=shape.unit)
+        elif field.is_total:
+            meter.create_observable_counter(name, callbacks=[callback], unit=shape.unit)
+        else:
+            meter.create_observable_gauge(name, callbacks=[callback], unit=shape.unit)
     return generate_latest(registry).decode()
 
 

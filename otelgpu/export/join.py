@@ -32,7 +32,7 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     if up == down:
         return int
 
-    def whole(number: int | float) -> int:
+    def whole(number: float) -> int:
         # Integers are divided as integers: a float would lose digits beyond 2^53.
         return number * up // down if isinstance(number, int) and number >= 0 else int(number * up / down)
 

@@ -37,7 +37,7 @@ class PageReader(MetricReader):
     """Writes dcgm-exporter's page from what the SDK collects."""
 
     def __init__(self, fields: Iterable[Field], join: DcgmJoin, pinned: Pinned) -> None:
-        super().__init__(cardinality_limits=CARDINALITY_LIMITS)
+        super().__init__(cardinality_limits=dict(CARDINALITY_LIMITS))
         self._lock = threading.Lock()
         self._pinned = pinned
         self._text = TextPage(fields, join)

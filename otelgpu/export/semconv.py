@@ -5,7 +5,7 @@ Rule 2: a registry of its own: the default one is shared with everything in the 
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -24,7 +24,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from otelgpu.export.join import SemconvJoin, scaled
 from otelgpu.export.page import Format
-from otelgpu.fields import UP_DOWN, Field, help_in
+from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
 from otelgpu.model import Snapshot
 
@@ -79,42 +79,33 @@ class Joiner:
 
     def _metrics(self, metrics: Iterable[Metric], snapshot: Snapshot | None) -> list[Metric]:
         passed: list[Metric] = []
-        joined: dict[str, Metric] = {}
+        joined: dict[str, tuple[Field, Shape, list[NumberDataPoint]]] = {}
         for metric in metrics:
             field = self._fields.get(metric.name)
             if field is None:
                 passed.append(metric)
                 continue
             shape = self._join.shape(field)
-            if shape is None or snapshot is None:
-                continue
-            points = self._points(field, metric, snapshot)
-            known = joined.get(shape.name)
-            if known is not None:
-                known.data.data_points.extend(points)  # type: ignore[attr-defined, arg-type]
-                continue
-            data: Gauge | Sum = Gauge(points)
-            if field.is_total or shape.name in UP_DOWN:
-                data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=field.is_total)
-            joined[shape.name] = Metric(shape.name, help_in(field, shape), shape.unit, data)
-        return [*joined.values(), *passed]
+            if shape is not None and snapshot is not None:
+                points = joined.setdefault(shape.name, (field, shape, []))[2]
+                points.extend(self._points(shape, metric, snapshot))
+        return [*(_metric(*parts) for parts in joined.values()), *passed]
 
-    def _points(self, field: Field, metric: Metric, snapshot: Snapshot) -> list[NumberDataPoint]:
-        shape = field.semconv
-        if shape is None:
-            return []
+    def _points(self, shape: Shape, metric: Metric, snapshot: Snapshot) -> Iterator[NumberDataPoint]:
         number = scaled(shape)
-        points: list[NumberDataPoint] = []
         for point in metric.data.data_points:
-            if not isinstance(point, NumberDataPoint) or point.attributes is None:
-                continue
-            attributes = self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])])
-            points.append(
-                NumberDataPoint(
-                    attributes=attributes,
+            if isinstance(point, NumberDataPoint) and point.attributes is not None:
+                yield NumberDataPoint(
+                    attributes=self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])]),
                     start_time_unix_nano=point.start_time_unix_nano,
                     time_unix_nano=point.time_unix_nano,
                     value=number(point.value),
                 )
-            )
-        return points
+
+
+def _metric(field: Field, shape: Shape, points: list[NumberDataPoint]) -> Metric:
+    """Put the points of all fields that share a name together; the first field speaks for them."""
+    data: Gauge | Sum = Gauge(points)
+    if field.is_total or shape.name in UP_DOWN:
+        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=field.is_total)
+    return Metric(shape.name, help_in(field, shape), shape.unit, data)

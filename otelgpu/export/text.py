@@ -5,8 +5,9 @@ Rule 2: families come in the order of DCGM's field ids, as dcgm-exporter prints 
 Rule 3: a family without a sample is not on the page, and each family is on it once.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from opentelemetry.sdk.metrics.export import (
     Histogram,
@@ -37,7 +38,7 @@ class _Family:
     kind: str
     help: str
     render: Callable[[int | float], str]
-    prefixes: dict[object, str] = field(default_factory=dict)
+    prefixes: dict[object, str] = dataclasses.field(default_factory=dict)
     identity: int = -1
 
 
@@ -86,12 +87,12 @@ class TextPage:
         number = scaled(shape)
         if shape.number is Number.DOUBLE:
 
-            def render(value: int | float) -> str:
+            def render(value: float) -> str:
                 return "%f" % number(value)  # noqa: UP031 - C's %f is the format's definition
 
         else:
 
-            def render(value: int | float) -> str:
+            def render(value: float) -> str:
                 return str(number(value))
 
         text = help_in(item, shape).translate(_HELP_ESCAPES)
@@ -159,5 +160,5 @@ def _write_histogram(lines: list[str], name: str, pairs: list[tuple[str, str]], 
     lines.append(f"{name}_count{labelled(pairs)} {point.count}")
 
 
-def _plain(number: int | float) -> str:
+def _plain(number: float) -> str:
     return "+Inf" if number == float("inf") else repr(number)

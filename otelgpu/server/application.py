@@ -4,11 +4,12 @@ Rule 1: handlers only pick and answer; what they need comes in with Site.
 Rule 2: a client that is slow, silent or gone costs its own connection and nobody else's.
 """
 
+import asyncio
 import html
 import logging
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tornado.httputil import HTTPServerRequest
@@ -23,11 +24,29 @@ SCRAPE_MARGIN = 0.1  # of the scraper's own timeout, kept for sending the page
 SMALLEST_DEADLINE = 0.05  # seconds
 
 
-@dataclass(slots=True)
 class Load:
-    """How many requests for /metrics are under way; changed on the loop alone."""
+    """How many requests for /metrics are under way; used on the loop alone."""
 
-    under_way: int = 0
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._idle: asyncio.Event | None = None
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a request for as long as it is under way."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            if self._idle is not None and not self.under_way:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is under way."""
+        if self.under_way:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +93,7 @@ class _Plain(RequestHandler):
     def post(self, *_: str) -> None:
         self._allow("GET", "HEAD")
 
-    put = patch = delete = options = post  # type: ignore[assignment]
+    put = patch = delete = options = post
 
 
 class Metrics(_Plain):
@@ -87,13 +106,10 @@ class Metrics(_Plain):
             self.set_header("Retry-After", "1")
             self._say(503, f"more than {self.site.max_requests} requests at once")
             return
-        load.under_way += 1
-        try:
+        with load.one_more():
             form = accepted(self.request, openmetrics_first=self.site.openmetrics_first)
             compressed = accepts_gzip(self.request)
             body = await self.site.pages.get(form, scrape_deadline(self.request), compressed=compressed)
-        finally:
-            load.under_way -= 1
         self.set_header("Content-Type", form.value)
         self.set_header("Vary", "Accept, Accept-Encoding")
         if compressed:
@@ -204,7 +220,7 @@ def accepted(request: HTTPServerRequest, *, openmetrics_first: bool) -> Format:
         takes[kind] = max(takes.get(kind, 0.0), _quality(parameters))
     openmetrics = takes.get("application/openmetrics-text", 0.0)
     text = max(takes.get("text/plain", 0.0), takes.get("text/*", 0.0), takes.get("*/*", 0.0))
-    if openmetrics and (openmetrics_first and openmetrics >= text or not text):
+    if openmetrics and ((openmetrics_first and openmetrics >= text) or not text):
         return Format.OPENMETRICS
     return Format.TEXT
 

@@ -4,12 +4,13 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from otelgpu.config import Address
+from otelgpu.errors import StartError
 
 WORDS = {
     errno.EADDRINUSE: "another program is using this address",
@@ -18,16 +19,33 @@ WORDS = {
 }
 
 
-def bound(address: Address) -> Sequence[socket.socket]:
-    """Bind the sockets of one address; OSError when it cannot be had."""
+def bound_all(addresses: Iterable[tuple[Address, str]]) -> list[socket.socket]:
+    """Bind the sockets of every address, given with the place of its setting, or none.
+
+    Raise StartError with a line for each address that cannot be had.
+    """
+    sockets: list[socket.socket] = []
+    problems: list[str] = []
+    for address, place in addresses:
+        try:
+            sockets.extend(_bound(address))
+        except OSError as error:
+            problems.append(f"{place}: {address}: {_meaning(error)}")
+    if problems:
+        for sock in sockets:
+            sock.close()
+        raise StartError("\n".join(problems))
+    return sockets
+
+
+def _bound(address: Address) -> Sequence[socket.socket]:
     if address.path:
         _clear_way(address.path)
         return [bind_unix_socket(address.path, mode=0o660)]
     return bind_sockets(address.port, address.host or None)
 
 
-def problem(error: OSError) -> str:
-    """Say what an error of `bound` means."""
+def _meaning(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "this host name does not resolve"
     return WORDS.get(error.errno or 0, error.strerror or str(error))

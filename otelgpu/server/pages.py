@@ -30,7 +30,7 @@ class Page:
 
 
 class Pages:
-    """Gives the current page. `refresh` and `hasten` are the sampler's; *is_fresh* says whether readings may be shown."""
+    """Gives the current page. *refresh* and *hasten* are the sampler's; *is_fresh* says what may be shown."""
 
     def __init__(
         self,

@@ -1,0 +1,415 @@
+"""The command line: what each command prints, where it prints it, and with which status it ends."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from otelgpu import __version__
+from otelgpu.cli import main
+from otelgpu.config.keys import SETTINGS
+from otelgpu.fields import CATALOGUE, Field
+from otelgpu.log import JsonFormatter, TextFormatter, set_up
+from otelgpu.model import Device, Gap, GpuState, Missing, Series, Snapshot, SourceFacts
+from otelgpu.tables import devices_table, fields_table, json_text, readings_table, snapshot_record
+from tests.conftest import ROOT, Golden
+
+NODE = ("--source", "simulated:1xt4+1xh100-mig", "--hostname", "node-1")
+NO_DRIVER = ("--source", "nvml")
+LIMIT = 60.0
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Run each command without settings from outside, and leave logging as it was."""
+    for name in [name for name in os.environ if name.startswith("OTELGPU_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    root, ours = logging.getLogger(), logging.getLogger("otelgpu")
+    before = (root.handlers[:], root.level, ours.level)
+    yield
+    root.handlers[:], root.level, ours.level = before
+    logging.captureWarnings(capture=False)
+
+
+def complaints(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
+    """Run a command that prints nothing on stdout; give back its status and the lines on stderr."""
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    return status, err.splitlines()
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must succeed; give back its stdout."""
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    return out
+
+
+def started(*arguments: str, stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """Run otelgpu as a program of its own."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "otelgpu", *arguments]
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT, env=env
+    )
+
+
+def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts and bug reports quote it."""
+    assert printed(capsys, "--version") == f"otelgpu {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["", "serve", "devices"])
+def test_the_help_is_as_reviewed(command: str, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    """The help is read by people who are in a hurry: short, and its flags in groups."""
+    golden(f"cli/help-{command or 'otelgpu'}.txt", printed(capsys, *command.split(), "--help"))
+
+
+def test_the_help_of_serve_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """A new setting shows up without anyone writing it down there; by its short flag where it has one."""
+    text = printed(capsys, "serve", "--help")
+
+    assert [setting.key for setting in SETTINGS.values() if f" {setting.flags[0]} " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("serv",), "no such command: serv; did you mean serve?"),
+        (("bake", "cake"), "no such command: bake"),
+        (("serve", "--listn", ":0"), "no such flag: --listn; did you mean --listen?"),
+        (("--listn=:0",), "no such flag: --listn; did you mean --listen?"),
+        (("serve", "--listen"), "Option '--listen' requires an argument."),
+        (("--reuse", "1", "once"), "the command comes first: otelgpu once ..."),
+        (("devices", "0"), "not understood: 0"),
+        (("once", "--format", "xml"), "Invalid value for '--format': 'xml' is not one of 'text', 'json', 'table'."),
+        (("serve", "--format", "json"), "no such flag: --format; did you mean --log-format?"),
+        (("serve", "\x1b[2J"), 'not understood: "\\x1b[2J"'),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_two(
+    arguments: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was mistyped, and what was meant."""
+    assert complaints(capsys, *arguments) == (2, [f"otelgpu: {complaint}"])
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("once",), ("devices",), ("fields",)])
+def test_wrong_settings_are_reported_all_at_once(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command takes the settings from the same three places, and says for each mistake where it is."""
+    Path("o.yaml").write_text("sampling:\n  dedline: 1\n")
+    monkeypatch.setenv("OTELGPU_COMPAT", "5")
+    status, lines = complaints(
+        capsys, *command, "--config", "o.yaml", "--listen", "9400x", "--sampling-reuse", "x", "--source", "simulated:0"
+    )
+
+    assert status == 2
+    assert lines[:4] == [
+        "otelgpu: o.yaml:2: sampling.dedline: no such setting; did you mean sampling.deadline?",
+        'otelgpu: OTELGPU_COMPAT: expected 4.8.2, 4.8.3 or 4.9, got "5"',
+        "otelgpu: --listen 9400x: a port is 0 to 65535",
+        "otelgpu: --sampling-reuse x: expected a number of seconds",
+    ]
+    assert len(lines) == 5
+    assert lines[4].startswith("otelgpu: --source simulated:0: ")
+
+
+def test_the_last_of_two_spellings_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrapper script appends its own flag, whichever of the two spellings it knows."""
+    status, lines = complaints(capsys, "once", "--expire", "5", "--sampling-reuse", "1", "--reuse", "9")
+
+    assert status == 2
+    assert lines == ["otelgpu: --expire 5: expected at least sampling.reuse, which is 9 s (--reuse)"]
+
+
+def test_an_address_that_cannot_be_had_is_status_one() -> None:
+    """A start that failed for a reason outside the settings is told from wrong usage."""
+    ended = started(*NODE, "--listen", "unix:/nowhere/at/all.sock", "--log-level", "error")
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "otelgpu: --listen: unix:/nowhere/at/all.sock: No such file or directory\n"
+
+
+def test_once_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """What Prometheus would get, without a server; the log stays on stderr."""
+    page = printed(capsys, "once", *NODE)
+
+    assert re.search(
+        r'^DCGM_FI_DEV_GPU_TEMP\{gpu="0",UUID="GPU-[^"]+",.*Hostname="node-1".*\} \d+$', page, re.MULTILINE
+    )
+    assert page.endswith("\n")
+
+
+def test_once_gives_scripts_the_readings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The driver's own numbers with their units, and what is missing with the reason."""
+    seen = json.loads(printed(capsys, "once", *NODE, "--format", "json"))
+    power = [one for one in seen["readings"] if one["field"] == "DCGM_FI_DEV_POWER_USAGE"]
+
+    assert seen["source"]["simulated"] is True
+    assert [device["index"] for device in seen["devices"]] == [0, 1]
+    assert [one["unit"] for one in power] == ["mW", "mW"]
+    assert {"field", "gap", "reason", "devices"} == set(seen["missing"][0])
+
+
+def test_devices_lists_gpus_and_their_instances(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    """The first thing to look at on a new node: which GPUs are seen, under which index and UUID."""
+    golden("cli/devices.txt", printed(capsys, "devices", *NODE))
+    golden("cli/devices.json", printed(capsys, "devices", *NODE, "--format", "json"))
+
+
+def test_fields_says_who_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever misses a series finds here whether it was asked for, and why nobody answers."""
+    names = "DCGM_FI_DEV_GPU_TEMP,DCGM_FI_DEV_MEMORY_TEMP,DCGM_FI_DEV_GPU_UTIL"
+    table = printed(capsys, "fields", *NODE, "--fields", names)
+    rows = {line.split()[1]: line for line in table.splitlines()}
+
+    assert len(rows) == 1 + len(CATALOGUE)
+    assert re.search(r" gauge +Cel +gpu +hw\.temperature +yes +all$", rows["DCGM_FI_DEV_GPU_TEMP"])
+    assert " unsupported: " in rows["DCGM_FI_DEV_MEMORY_TEMP"]
+    assert " yes" not in rows["DCGM_FI_DEV_SM_CLOCK"]
+
+
+def test_without_a_driver_the_fields_are_still_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a laptop the catalogue is what one wants to see; that nobody can answer is said aside."""
+    _skip_with_a_driver()
+    status = main(("fields", *NO_DRIVER, "--format", "json", "--log-level", "error"))
+    out, err = capsys.readouterr()
+
+    assert status == 0
+    assert len(json.loads(out)) == len(CATALOGUE)
+    assert err.endswith("so it is not known who answers which field\n")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["once", "devices"])
+def test_without_a_driver_a_look_is_status_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that looks at GPUs must notice that there was nothing to look at."""
+    _skip_with_a_driver()
+    status = main((command, *NO_DRIVER, "--format", "json", "--log-level", "error"))
+    _, err = capsys.readouterr()
+
+    assert status == 1
+    assert err.startswith("otelgpu: libnvidia-ml.so.1 ")
+    assert len(err.splitlines()) == 1
+
+
+def _skip_with_a_driver() -> None:
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return
+    pytest.skip("this machine has a driver")
+
+
+@pytest.mark.parametrize("arguments", [("once", *NODE), ("fields", *NODE), ("--version",)])
+def test_a_reader_that_leaves_early_ends_it_quietly(arguments: Sequence[str]) -> None:
+    """`otelgpu once | head -1` shows one line, and no traceback below it."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        ended = started(*arguments, *(("--log-level", "error") if len(arguments) > 1 else ()), stdout=theirs)
+    finally:
+        os.close(theirs)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """`otelgpu once > file` must not pretend that the file holds the page."""
+    with Path("/dev/full").open("w") as full:
+        ended = started("once", *NODE, "--log-level", "error", stdout=full.fileno())
+
+    assert (ended.returncode, ended.stderr) == (1, "otelgpu: cannot write to stdout: No space left on device\n")
+
+
+def test_serve_starts_without_what_only_other_commands_need() -> None:
+    """A scrape target that draws no tables and reads no file does not pay for rich and yaml."""
+    script = "import sys; from otelgpu.cli import main; main(['--reuse', 'x']); print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT
+    )
+    loaded = set(ended.stdout.split())
+
+    assert loaded & {"click", "msgspec"} == {"click", "msgspec"}
+    assert loaded & {"rich", "yaml", "difflib", "tornado", "pynvml", "opentelemetry", "otelgpu.fields"} == set()
+
+
+# ------------------------------------------------------------------------------------------------- tables
+
+
+GPU = Device("GPU-a", "GPU-a", 0, "NVIDIA [red]A100[/red]\x1b[2J", "00000000:07:00.0")
+PART = Device("MIG-b", "GPU-a", 0, "NVIDIA A100", "00000000:07:00.0", profile="1g.10gb", instance_id=7)
+LOST = Device("GPU-c", "GPU-c", 1, "NVIDIA A100", "00000000:0F:00.0")
+
+
+def field_named(name: str) -> Field:
+    return next(field for field in CATALOGUE.values() if field.name == name)
+
+
+TEMPERATURE, NVLINK = field_named("DCGM_FI_DEV_GPU_TEMP"), field_named("DCGM_FI_DEV_FB_USED")
+DRIVER = field_named("DCGM_FI_DRIVER_VERSION")
+SNAPSHOT = Snapshot(
+    at=1.0,
+    unix=1e9,
+    started_unix=1e9,
+    identity=1,
+    facts=SourceFacts("nvml", driver_version="570"),
+    source_up=True,
+    source_reason="",
+    states=(GpuState(GPU, up=True), GpuState(LOST, up=False, gap=Gap.LOST, reason="fell off the bus", since_unix=1e9)),
+    numbers={TEMPERATURE.id: {"a": 41}, NVLINK.id: {"a": 5, "b": 2**63 - 1}},
+    series={"a": Series(GPU, (("nvlink", "3"),)), "b": Series(PART, ())},
+    labels={"GPU-a": ((DRIVER, "570"),)},
+    missing=(Missing(TEMPERATURE, PART, Gap.UNSUPPORTED, "no sensor"), Missing(TEMPERATURE, LOST, Gap.LOST, "")),
+    seconds=0.1,
+)
+
+
+def test_a_device_table_shows_instances_and_reasons() -> None:
+    """A lost GPU stays in the list with its reason; a name from the driver cannot colour or clear the terminal."""
+    assert devices_table(SNAPSHOT, width=None) == (
+        "GPU  UUID     Model                          PCI bus id        State\n"
+        "0    GPU-a    NVIDIA [red]A100[/red]\\x1b[2J  00000000:07:00.0  up\n"
+        "       MIG-b    MIG 1g.10gb                    instance 7\n"
+        "1    GPU-c    NVIDIA A100                    00000000:0F:00.0  lost: fell off the bus\n"
+    )
+
+
+def test_a_table_of_readings_ends_with_what_is_missing() -> None:
+    """Every number as the driver gave it, with its unit; a missing one is a dash with its reason, never 0."""
+    assert readings_table(SNAPSHOT, width=None) == (
+        "Field                   GPU  Attributes  Value                Unit\n"
+        "DCGM_FI_DEV_GPU_TEMP    0    nvlink=3    41                   Cel\n"
+        f"DCGM_FI_DEV_FB_USED     0    nvlink=3    5                    {NVLINK.unit}\n"
+        f"DCGM_FI_DEV_FB_USED     0/7              9223372036854775807  {NVLINK.unit}\n"
+        "DCGM_FI_DRIVER_VERSION  0                570\n"
+        "DCGM_FI_DEV_GPU_TEMP    0/7              -                    unsupported: no sensor\n"
+        "DCGM_FI_DEV_GPU_TEMP    1                -                    lost\n"
+    )
+
+
+def test_a_table_of_fields_sums_up_who_answers() -> None:
+    """One line for each field, whoever and however many answer."""
+    text = fields_table((TEMPERATURE, DRIVER, field_named("DCGM_FI_DEV_SM_CLOCK")), SNAPSHOT, width=None)
+    ends = {line.split()[1]: line.partition(" yes ")[2].strip() for line in text.splitlines() if " yes " in line}
+
+    assert ends == {
+        "DCGM_FI_DRIVER_VERSION": "GPU 0",
+        "DCGM_FI_DEV_SM_CLOCK": "nobody: this source does not read it",
+        "DCGM_FI_DEV_GPU_TEMP": "GPU 0; unsupported: no sensor (GPU 0/7); lost (GPU 1)",
+    }
+
+
+def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
+    """A UUID that is cut off cannot be pasted."""
+    text = devices_table(SNAPSHOT, width=40)
+
+    assert max(map(len, text.splitlines())) <= 40
+    assert "…" not in text
+
+
+def test_a_snapshot_as_json_can_be_read_back() -> None:
+    """Names that are no valid Unicode and numbers beyond 2^53 go through."""
+    record = json.loads(json_text(snapshot_record(SNAPSHOT)))
+
+    assert record["readings"][2] == {
+        "field": "DCGM_FI_DEV_FB_USED",
+        "device": "MIG-b",
+        "attributes": {},
+        "value": 2**63 - 1,
+        "unit": NVLINK.unit,
+    }
+    assert record["missing"][1] == {"field": TEMPERATURE.name, "gap": "lost", "reason": "", "devices": ["GPU-c"]}
+    assert record["devices"][0]["instances"] == [{"instance_id": 7, "profile": "1g.10gb", "uuid": "MIG-b"}]
+
+
+# ---------------------------------------------------------------------------------------------------- log
+
+
+def record_of(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    trace = (type(error), error, error.__traceback__) if error else None
+    record = logging.LogRecord("otelgpu.sampler", logging.INFO, "x.py", 1, message, arguments, trace)
+    record.created, record.msecs = 1796010416.25, 250.0
+    return record
+
+
+def test_a_text_line_says_when_how_bad_who_and_what() -> None:
+    """The time is UTC, to the second, as journald and humans sort it."""
+    line = TextFormatter().format(record_of("%s is up", "GPU-1"))
+
+    assert line == "2026-11-30T03:46:56Z INFO otelgpu.sampler: GPU-1 is up"
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "\x1b[31mred", "\udcff", "tab\t", "ü 中"])
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_a_record_is_one_line_whatever_it_holds(text: str, formatter: logging.Formatter) -> None:
+    """A pod or process name cannot forge a log line, move the cursor or break the encoding."""
+    line = formatter.format(record_of("%s", text))
+
+    assert line.isprintable()
+    assert line.encode("utf-8").decode("utf-8") == line
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(line)["message"] == text
+
+
+def test_a_json_line_has_the_exception_inside() -> None:
+    """A log pipeline gets the traceback with the message, not as forty lines of their own."""
+    try:
+        raise KeyError("gone")  # noqa: TRY301
+    except KeyError as caught:
+        record = record_of("sweep failed", error=caught)
+    line = json.loads(JsonFormatter().format(record))
+
+    assert {name: line[name] for name in ("time", "level", "logger", "message")} == {
+        "time": "2026-11-30T03:46:56.250Z",
+        "level": "info",
+        "logger": "otelgpu.sampler",
+        "message": "sweep failed",
+    }
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert TextFormatter().format(record).endswith("\\nKeyError: 'gone'")
+
+
+def test_a_stack_that_was_asked_for_stays_in_the_line() -> None:
+    """What stack_info adds is more lines of the same message."""
+    record = record_of("stuck")
+    record.stack_info = "Stack (most recent call last):\n  here"
+
+    assert TextFormatter().format(record).endswith("stuck\\nStack (most recent call last):\\n  here")
+
+
+def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reload may change the format; each message still comes once, others only from warning on."""
+    set_up(level="debug", form="text")
+    set_up(level="info", form="json")
+    logging.getLogger("otelgpu.x").debug("too small")
+    logging.getLogger("otelgpu.x").info("ours")
+    logging.getLogger("theirs").info("too small")
+    logging.getLogger("theirs").warning("theirs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        logging.captureWarnings(capture=False)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    assert [(line["logger"], line["message"].strip()[:6]) for line in lines[:2]] == [
+        ("otelgpu.x", "ours"),
+        ("theirs", "theirs"),
+    ]
+    assert [line["logger"] for line in lines[2:]] == ["py.warnings"]
