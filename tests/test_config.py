@@ -270,7 +270,6 @@ GPU = {"index": 3, "uuid": "GPU-1A2b", "pci_bus_id": "00000000:8D:00.0"}
         ("0-2", False),
         ("gpu-1a2B", True),
         ("GPU-1a", False),
-        ("MIG-1a2b", False),
         ("8d:00.0", True),
         ("0000:8D:00.0", True),
         ("00000000:8d:00.0", True),
@@ -368,7 +367,18 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
         "fields:\n- all\n- DCGM_FI_DEV_GPU_TMP",
         ['3: fields: no such field; did you mean DCGM_FI_DEV_GPU_TEMP?, got "DCGM_FI_DEV_GPU_TMP"'],
     ),
+    "word in capitals": ("fields: All", ['1: fields: no such field; did you mean all?, got "All"']),
+    "nothing like a field": ("fields: xyz", ['1: fields: no such field; `otelgpu fields` lists them, got "xyz"']),
+    "number without end": ("fields: " + "9" * 5000, None),
+    "index without end": ("devices: 0-99999", ['1: devices: an index is 0 to 9999, got "0-99999"']),
     "none and more": ("fields: none,all", ['1: fields: none stands alone, got "none"']),
+    "MIG instance": (
+        "devices: MIG-1a2b",
+        [
+            "1: devices: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id "
+            '(00000000:8D:00.0); MIG instances come with their GPU, got "MIG-1a2b"'
+        ],
+    ),
     "reversed range": ("devices: [5-2]", ['1: devices: a range goes up; did you mean 2-5?, got "5-2"']),
     "address twice": (
         "server: {listen: [':1', ':1', ':0', ':0']}",
@@ -408,7 +418,7 @@ def test_every_problem_is_reported_at_once_in_order() -> None:
         environ={
             "OTELGPU_SAMPLING_INTERVL": "1",
             "OTELGPU_SAMPLING_REUSE": "61",
-            "OTELGPU_LABELS": "a=b,c",
+            "OTELGPU_LABELS": "a=b,c,a=d",
             "OTELGPU_FIELDS": ",",
             "OTHER": "1",
         },
@@ -427,6 +437,7 @@ def test_every_problem_is_reported_at_once_in_order() -> None:
         "OTELGPU_SAMPLING_INTERVL: no such setting; did you mean OTELGPU_SAMPLING_INTERVAL?",
         'OTELGPU_FIELDS: expected at least one, got ","',
         'OTELGPU_LABELS: expected NAME=VALUE, got "c"',
+        'OTELGPU_LABELS: this label is set twice, got "a=d"',
         'OTELGPU_SAMPLING_REUSE: expected 0 to 60 seconds, got "61"',
         "--listen 9400x: a port is 0 to 65535",
         '--hostname "\\udcff": expected text in UTF-8',

@@ -4,7 +4,7 @@ Rule 1: only the lines between the two markers are ours.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from otelgpu.config.keys import NULL, SETTINGS, Setting
@@ -37,8 +37,6 @@ def default_text(setting: Setting) -> str:
             return f"{number:g}"
         case tuple(entries):
             return ",".join(str(entry) for entry in entries)
-        case Mapping():
-            return ""
         case other:
             return str(other)
 

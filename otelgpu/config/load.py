@@ -91,13 +91,11 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
             if given.name in named:
                 problems.append(given.problem("this label is set twice"))
             named[given.name] = value
-    match shape:
-        case Shape.MAPPING:
-            return named
-        case Shape.LIST:
-            return tuple(values)
-        case Shape.ONE:
-            return values[-1] if values else None
+    if shape is Shape.MAPPING:
+        return named
+    if shape is Shape.LIST:
+        return tuple(values)
+    return values[-1] if values else None
 
 
 def _entry(given: Given, parse_spec: SpecParser | None) -> object:

@@ -78,9 +78,12 @@ def parse_source(text: str) -> SourceChoice:
             raise ValueError("expected auto, nvml, simulated or simulated:SPEC (such as simulated:8xh100)")
 
 
-_PICK = "expected all, an index (0), a range (2-5), a UUID (GPU-...) or a PCI bus id (00000000:8D:00.0)"
+_PICK = (
+    "expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id (00000000:8D:00.0); MIG "
+    "instances come with their GPU"
+)
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.IGNORECASE)
+_UUID = re.compile(r"GPU-[0-9A-Za-z/-]+", re.IGNORECASE)
 _PCI = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 
 
@@ -96,13 +99,8 @@ class Pick:
     def __str__(self) -> str:
         return self.text
 
-    @property
-    def is_all(self) -> bool:
-        """Whether this entry is the word `all`."""
-        return self.indexes is None and not self.uuid and not self.pci_bus_id
-
     def matches(self, *, index: int, uuid: str, pci_bus_id: str) -> bool:
-        """Whether this entry picks the device with this index, UUID (its own, or that of its GPU) and PCI bus id."""
+        """Whether this entry picks the device with this index, UUID and PCI bus id."""
         if self.indexes is not None:
             return index in self.indexes
         if self.uuid:
@@ -140,6 +138,7 @@ def full_pci_bus_id(text: str) -> str:
 
 
 FIELD_WORDS = ("default", "all", "none")
+_LONGEST_FIELD_NAME = 200
 
 
 def parse_field_name(text: str) -> str:
@@ -148,11 +147,11 @@ def parse_field_name(text: str) -> str:
         return text
     from otelgpu.fields import find, suggest  # here, because the words alone need no catalogue
 
-    if find(text) is not None:
-        return text
-    near = suggest(text)
-    if near is None and text.lower() in FIELD_WORDS:
-        near = text.lower()
+    near = None
+    if len(text) <= _LONGEST_FIELD_NAME:
+        if find(text) is not None:
+            return text
+        near = text.lower() if text.lower() in FIELD_WORDS else suggest(text)
     raise ValueError("no such field; " + (f"did you mean {near}?" if near else "`otelgpu fields` lists them"))
 
 

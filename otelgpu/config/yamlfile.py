@@ -68,20 +68,18 @@ def _root(text: str, *, name: str) -> yaml.Node | None:
     try:
         _check(text, name=name)
         return yaml.compose(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = mark.line if mark else 0
         what = _spoken(error)
         if re.match(r" *\t", "".join(text.split("\n")[line : line + 1])):
             what = "a tab cannot indent; use spaces"
         raise _UnusableError(f"{name}:{line + 1}: {what}") from None
-    except yaml.YAMLError as error:
-        raise _UnusableError(f"{name}:1: {' '.join(str(error).split())}") from None
 
 
-def _spoken(error: yaml.MarkedYAMLError) -> str:
-    what = ", ".join(part for part in (error.problem, error.context) if part)
-    return f"not YAML: {what or 'cannot be read'}"
+def _spoken(error: yaml.YAMLError) -> str:
+    parts = (getattr(error, name, None) for name in ("problem", "context"))
+    return f"not YAML: {', '.join(part for part in parts if part)}"
 
 
 def _check(text: str, *, name: str) -> None:
