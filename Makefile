@@ -40,8 +40,9 @@ fix: $(DEV)  ## lint fixes that are safe, and format
 
 golden: $(DEV)  ## rewrite tests/golden and the generated part of the README, and show what changed
 	UPDATE_GOLDEN=1 $(PYTEST) -q -m "golden and not soak and not gpu" $(ARGS)
-	@if [ -f otelgpu/config/docs.py ]; then $(PYTHON) -m otelgpu.config.docs README.md; fi
-	@git --no-pager diff --stat -- tests/golden README.md
+	@$(PYTHON) -m otelgpu.config.docs README.md
+	@$(PYTHON) -m otelgpu.reference docs/metrics.md
+	@git --no-pager diff --stat -- tests/golden README.md docs
 	@git ls-files --others --exclude-standard -- tests/golden | sed 's/^/ new: /'
 
 bench: $(DEV)  ## measure speed and memory

@@ -39,7 +39,7 @@ LAYERS = (
     ("server",),
     ("instrumentor",),
     ("service",),
-    ("log", "tables"),
+    ("log", "tables", "reference"),
     ("cli",),
     ("__main__",),
 )

@@ -56,6 +56,7 @@ ROWS = (
     Row("DCGM_FI_DEV_MEM_COPY_UTIL", ("utilization/memory_util",), "%"),
     Row("DCGM_FI_DEV_ENC_UTIL", ("utilization/encoder_util",), "%"),
     Row("DCGM_FI_DEV_DEC_UTIL", ("utilization/decoder_util",), "%"),
+    Row("DCGM_FI_DEV_FB_TOTAL", ("fb_memory_usage/total",), "MiB"),
     Row("DCGM_FI_DEV_FB_FREE", ("fb_memory_usage/free",), "MiB"),
     Row("DCGM_FI_DEV_FB_USED", ("fb_memory_usage/used",), "MiB"),
     Row("DCGM_FI_DEV_FB_RESERVED", ("fb_memory_usage/reserved",), "MiB"),
@@ -66,7 +67,7 @@ ROWS = (
 
 # Shown of a MIG instance; of a GPU with instances nvidia-smi shows it too, and our page does not: what instances
 # answer is theirs, or a sum over the page would count it twice (dcgm-exporter's page has it on the instances only).
-ON_INSTANCES = frozenset({"DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED"})
+ON_INSTANCES = frozenset({"DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED"})
 
 NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "nvidia-smi shows no energy",

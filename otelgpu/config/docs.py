@@ -21,11 +21,16 @@ def settings_table() -> str:
 
 def with_settings_table(text: str) -> str:
     """Put the table between the markers of a Markdown text. Raise ValueError without them."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in after or END in before or END in after:
-        raise ValueError(f"expected one {BEGIN} and one {END} after it")
-    return f"{before}{BEGIN}\n{settings_table()}{END}{after}"
+    return with_table(text, BEGIN, END, settings_table())
+
+
+def with_table(text: str, begin: str, end: str, table: str) -> str:
+    """Replace what stands between two markers, each of which is there once. Raise ValueError without them."""
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed or begin in after or end in before or end in after:
+        raise ValueError(f"expected one {begin} and one {end} after it")
+    return f"{before}{begin}\n{table}{end}{after}"
 
 
 def default_text(setting: Setting) -> str:
