@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 COUNT_SHARE = 0.25  # of the time a round has, for the question how many GPUs there are
 MOST_LEFT = 64  # threads that are left with a stuck GPU of an earlier layout
+LAST_MOMENT = 0.1  # seconds for a stuck call to return after all, when everything ends
 NO_ANSWER = "the driver does not answer"
 
 
@@ -107,30 +108,34 @@ class Rounds:
         """Ask once; come back when all have answered or at the limit."""
         answers = _Answers()
         try:
-            reason = self._ask_count(answers)
-            count = self._count
-            if count is None:
-                return Outcome(reason or NO_ANSWER, is_known=False, states=[], samples=[])
+            self._ask_count(answers)
+            count = self._count or 0
             self._ask_slots(answers, count)
         finally:
             with self._limit.changed:
                 answers.is_over = True
+                self._take_count(answers.count)  # it may have come while the slots were asked
         states, samples = self._settle(answers, count)
-        if answers.count is None and not samples and count:
+        reason = None
+        if isinstance(answers.count, SourceDownError):
+            reason = str(answers.count)
+        elif answers.count is None and not samples and (count or self._count is None):
             reason = NO_ANSWER  # neither the driver as a whole nor any GPU
-        return Outcome(reason, is_known=True, states=states, samples=samples)
+        return Outcome(reason, self._count is not None, states, samples)
 
     def stop(self, until: float, patience: float) -> bool:
         """End all threads and let go of the driver by *until* (monotonic); see Sampler.stop.
 
-        A call that has taken longer than *patience* seconds is not waited for.
+        A call that has taken longer than *patience* seconds gets no more than a last moment.
         """
+        moment = time.monotonic() + LAST_MOMENT
         workers = [self._driver, *(slot.worker for slot in self._slots.values()), *self._left]
         for worker in workers:
             worker.stop()
         for worker in workers:
             since = worker.busy_since
-            if not worker.join((until if since is None else min(until, since + patience)) - time.monotonic()):
+            limit = until if since is None else min(until, max(since + patience, moment))
+            if not worker.join(limit - time.monotonic()):
                 return False
         if self._closer is None:
             self._closer = Worker("otelgpu-close")
@@ -146,23 +151,22 @@ class Rounds:
             return False
         return True
 
-    def _ask_count(self, answers: _Answers) -> str | None:
-        """Find out how many slots there are; a reason when the source is down as a whole."""
-        asked = self._driver.offer(self._counted, partial(self._deliver_count, answers))
-        if asked:
+    def _ask_count(self, answers: _Answers) -> None:
+        """Find out how many slots there are. When that hangs, the GPUs that were there are still asked."""
+        if self._driver.offer(self._counted, partial(self._deliver_count, answers)):
             share = 1.0 if self._count is None else COUNT_SHARE
             self._limit.wait_for(lambda: answers.count is not None, share=share)
-        with self._limit.changed:
-            answer = answers.count
-            if isinstance(answer, SourceDownError):
-                self._count = None
-                return str(answer)
-            if answer is not None:
-                self._learn(answer)
-            # Else the question hangs. The GPUs that were there are still asked: their own answer says more.
-            elif self._count is None:
-                answers.is_over = True
-            return None
+            with self._limit.changed:
+                self._take_count(answers.count)
+                # With nothing to ask the round ends here: what comes from now on is late.
+                answers.is_over = answers.count is None and self._count is None
+
+    def _take_count(self, answer: int | SourceDownError | None) -> None:
+        if isinstance(answer, SourceDownError):
+            self._count = None
+        elif answer is not None and answer != self._count:
+            self._count = answer
+            self._layout += 1
 
     def _counted(self) -> int | SourceDownError:
         try:
@@ -178,14 +182,9 @@ class Rounds:
             if not answers.is_over:
                 answers.count = answer
             elif self._count is None and not isinstance(answer, SourceDownError):
-                self._learn(answer)
+                self._take_count(answer)
                 self._returned()
             self._limit.changed.notify_all()
-
-    def _learn(self, count: int) -> None:
-        if count != self._count:
-            self._count = count
-            self._layout += 1
 
     def _ask_slots(self, answers: _Answers, count: int) -> None:
         self._left = [worker for worker in self._left if not worker.join(0)]

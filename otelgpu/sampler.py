@@ -166,7 +166,7 @@ class Sampler:
         if self._pace.interval is not None:
             return True
         now = self._clock()
-        return now - snapshot.at <= max_age or now < self._retry_at
+        return (max_age > 0 and now - snapshot.at <= max_age) or now < self._retry_at
 
     def _run(self) -> None:
         while self._await_turn():
@@ -210,10 +210,12 @@ class Sampler:
         self._pause = 0.0 if is_known else min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self._retry_at = self._clock() + self._pause if self._pause else 0.0
 
-    def _sweep(self) -> tuple[Snapshot, bool]:
+    def _sweep(self) -> tuple[Snapshot | None, bool]:
         started, started_unix = self._clock(), self._wall()
         self._began_at = started
         outcome = self._rounds.ask()
+        if self._limit.stopped:
+            return None, True  # cut short: whoever has not answered is not late
         now = self._clock()
         snapshot = self._assembler.snapshot(
             states=outcome.states,

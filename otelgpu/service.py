@@ -30,7 +30,7 @@ from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
-from otelgpu.server.running import STOP, Life, serve_until_signal
+from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 PAGE_THREADS = 4
 WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
 NO_HOSTNAME = "none"
+FB_TOTAL = 250
 NAMED = 10  # field names in one warning
 
 
@@ -103,6 +104,20 @@ class Pipeline:
         self.tally.scrapes[code] += 1
         self.record_scrape(seconds)
 
+    def obstacle(self) -> str | None:
+        """Say why there is nothing to serve. `auto` waits for the driver; who names `nvml` wants it there at the start.
+
+        Blocks until the first sweep is finished.
+        """
+        config = self.config
+        if config.source.kind != "nvml":
+            return None
+        snapshot = self.sampler.refresh()
+        if snapshot is not None and snapshot.source_up:
+            return None
+        reason = f"no answer within {config.sampling.deadline:g} s" if snapshot is None else snapshot.source_reason
+        return f"{config.origin('source')}: {config.source}: {reason}"
+
     def stop(self, timeout: float) -> bool:
         """End everything; False when the driver holds a thread."""
         is_clean = self.sampler.stop(timeout)
@@ -116,6 +131,8 @@ def wanted_fields(config: Config) -> list[Field]:
     for name in config.fields:
         if name == "default":
             wanted |= {field.id: field for field in DEFAULT_FIELDS}
+            if config.compat == "4.9":
+                wanted |= {FB_TOTAL: CATALOGUE[FB_TOTAL]}  # dcgm-exporter switches it on from 4.9
         elif name == "all":
             wanted |= CATALOGUE
         elif name != "none":
@@ -173,12 +190,12 @@ def serve(
     Raise StartError or ConfigError when it cannot start. When the driver holds a thread at the end the process
     leaves from here, without returning: nothing else could end it.
     """
+    signals = Signals()
     pipeline = Pipeline(config, os.environ if environ is None else environ)
     sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
     with ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page") as executor:
-        is_clean = serve_until_signal(
-            pipeline.site(executor), sockets, Life(pipeline.sampler.start, pipeline.stop), announce=announce
-        )
+        life = Life(pipeline.sampler.start, pipeline.stop, pipeline.obstacle)
+        is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)
     if not is_clean:
         logger.warning("leaving while a driver call is still under way")

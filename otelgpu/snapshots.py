@@ -202,8 +202,8 @@ def _without_twins(samples: Iterable[Sample]) -> tuple[list[Sample], list[GpuSta
     for sample in samples:
         device = sample.device
         first = seen.setdefault(device.uuid, sample)
-        if first is not sample:
-            why = f"the GPU at {device.pci_bus_id} calls itself {device.uuid}, as the one at {first.device.pci_bus_id} does"
+        if device.pci_bus_id != first.device.pci_bus_id:  # else it has changed its slot during the sweep
+            why = f"{device.pci_bus_id} calls itself {device.uuid}, as {first.device.pci_bus_id} does"
             nameless = replace(device, uuid="", gpu_uuid="")
             twins.append(GpuState(nameless, up=False, gap=Gap.FAILED, reason=why))
     return list(seen.values()), twins

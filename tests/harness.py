@@ -187,6 +187,34 @@ class Served:
         return self.process.wait(limit)
 
 
+def refused(
+    scenario: Scenario | None, folder: Path, *flags: str, environ: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Run `otelgpu serve`, with these flags alone, that ends by itself; return its exit status and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "otelgpu", "serve", *flags],
+        env=_environ(scenario, folder, environ),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+def _environ(scenario: Scenario | None, folder: Path, environ: Mapping[str, str] | None) -> dict[str, str]:
+    """Give the environment of a process over the fake driver, whose scenario it writes."""
+    path, counts = folder / "scenario", folder / "counts"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "FAKENVML_SCENARIO": str(path)}
+    env |= {"FAKENVML_COUNTS": str(counts), "OTELGPU_HOSTNAME": "node-1"}
+    if scenario is not None:
+        scenario.write(path)
+        env["LD_LIBRARY_PATH"] = str(library(scenario.missing))
+    return env | dict(environ or {})
+
+
 @contextmanager
 def serving(
     scenario: Scenario | None,
@@ -197,17 +225,11 @@ def serving(
 ) -> Iterator[Served]:
     """Run `otelgpu serve` on a free port over the fake driver (*scenario* None: over no driver at all)."""
     path, counts = folder / "scenario", folder / "counts"
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "FAKENVML_SCENARIO": str(path)}
-    env |= {"FAKENVML_COUNTS": str(counts), "OTELGPU_HOSTNAME": "node-1"}
-    if scenario is not None:
-        scenario.write(path)
-        env["LD_LIBRARY_PATH"] = str(library(scenario.missing))
+    env = _environ(scenario, folder, environ)
     command = [sys.executable, "-m", "otelgpu", "serve", *flags]
     if not any(flag.startswith("--listen") for flag in flags):
         command += ["--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        command, env=env | dict(environ or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
-    )
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None
     assert process.stderr is not None
     served = Served(process, Counts(counts), path)

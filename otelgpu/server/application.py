@@ -7,44 +7,60 @@ Rule 2: a client that is slow, silent or gone costs its own connection and nobod
 import asyncio
 import html
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import cast
 
-from tornado.httputil import HTTPServerRequest
-from tornado.web import Application, RequestHandler
+from tornado.http1connection import HTTP1Connection
+from tornado.iostream import StreamClosedError
+from tornado.web import Application, HTTPError, RequestHandler
 
-from otelgpu.export.page import Format
+from otelgpu.server.headers import accepted, accepts_gzip, scrape_deadline
 from otelgpu.server.pages import Pages
 
 logger = logging.getLogger(__name__)
 
-SCRAPE_MARGIN = 0.1  # of the scraper's own timeout, kept for sending the page
-SMALLEST_DEADLINE = 0.05  # seconds
+SEND = 30.0  # seconds a client may take to read its page; nobody's memory is held for longer
 
 
 class Load:
-    """How many requests for /metrics are under way; used on the loop alone."""
+    """How many requests for /metrics are under way; used on the loop alone.
+
+    `waiting` are those whose page is being made: only these count against `server.max_requests`, or a few clients
+    that read slowly would shut out all the others.
+    """
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.waiting = 0
+        self._open = 0
         self._idle: asyncio.Event | None = None
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Count a request for as long as it is under way."""
-        self.under_way += 1
+        """Count a request until its page has been sent."""
+        self._open += 1
         try:
             yield
         finally:
-            self.under_way -= 1
-            if self._idle is not None and not self.under_way:
+            self._open -= 1
+            if self._idle is not None and not self._open:
                 self._idle.set()
+
+    @contextmanager
+    def one_more_waiting(self) -> Iterator[None]:
+        """Count a request while its page is being made."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
 
     async def idle(self) -> None:
         """Wait until no request is under way."""
-        if self.under_way:
+        if self._open:
             self._idle = asyncio.Event()
             await self._idle.wait()
 
@@ -60,6 +76,7 @@ class Site:
     is_alive: Callable[[], str | None]
     answered: Callable[[int, float], None]  # status code and seconds of each request for /metrics
     openmetrics_first: bool = False  # semconv names lose nothing in OpenMetrics; DCGM's do
+    send_limit: float = SEND
     load: Load = field(default_factory=Load)
 
 
@@ -79,19 +96,31 @@ class _Plain(RequestHandler):
         return None
 
     def write_error(self, status_code: int, **_: object) -> None:
-        self._say(status_code, self._reason.lower())
+        if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.post()
+        else:
+            self._say(status_code, self._reason.lower())
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """What is wrong with a request is the client's affair; a defect of ours is logged."""
+        if isinstance(value, HTTPError):
+            logger.debug("%s %s: %s", self.request.method, self.request.path, value)
+        else:
+            super().log_exception(typ, value, tb)
 
     def _say(self, status: int, text: str) -> None:
         self.set_status(status)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(text + "\n")
 
-    def _allow(self, *methods: str) -> None:
-        self.set_header("Allow", ", ".join(methods))
-        self._say(405, "method not allowed")
-
     def post(self, *_: str) -> None:
-        self._allow("GET", "HEAD")
+        self.set_header("Allow", "GET, HEAD")
+        self._say(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed")
 
     put = patch = delete = options = post
 
@@ -102,19 +131,32 @@ class Metrics(_Plain):
     async def get(self) -> None:
         """Answer with the page; 503 when too many ask at once."""
         load = self.site.load
-        if load.under_way >= self.site.max_requests:
+        if load.waiting >= self.site.max_requests:
             self.set_header("Retry-After", "1")
             self._say(503, f"more than {self.site.max_requests} requests at once")
             return
+        form = accepted(self.request, openmetrics_first=self.site.openmetrics_first)
+        compressed = accepts_gzip(self.request)
         with load.one_more():
-            form = accepted(self.request, openmetrics_first=self.site.openmetrics_first)
-            compressed = accepts_gzip(self.request)
-            body = await self.site.pages.get(form, scrape_deadline(self.request), compressed=compressed)
-        self.set_header("Content-Type", form.value)
-        self.set_header("Vary", "Accept, Accept-Encoding")
-        if compressed:
-            self.set_header("Content-Encoding", "gzip")
+            with load.one_more_waiting():
+                body = await self.site.pages.get(form, scrape_deadline(self.request), compressed=compressed)
+            self.set_header("Content-Type", form.value)
+            self.set_header("Vary", "Accept, Accept-Encoding")
+            if compressed:
+                self.set_header("Content-Encoding", "gzip")
+            await self._send(body)
+
+    async def _send(self, body: bytes) -> None:
+        """Answer, and hang up on a client that does not read."""
+        stream = cast(HTTP1Connection, self.request.connection).stream
         self.finish(body)
+        try:
+            # Not what `finish` returns: that never comes about when the client leaves (tornado 6.6).
+            await asyncio.wait_for(stream.write(b""), self.site.send_limit)
+        except TimeoutError:
+            stream.close()
+        except StreamClosedError:
+            pass  # the client has gone
 
     async def head(self) -> None:
         """Answer as GET does, without the page."""
@@ -206,51 +248,3 @@ def _log(handler: RequestHandler) -> None:
         handler.get_status(),
         request.request_time() * 1000,
     )
-
-
-def accepted(request: HTTPServerRequest, *, openmetrics_first: bool) -> Format:
-    """Choose the format: text 0.0.4 whenever the client takes it, unless OpenMetrics loses nothing.
-
-    Prometheus 2.42 prefers OpenMetrics, where a counter that is not named _total can only be `unknown`.
-    """
-    offered = request.headers.get("Accept", "")
-    takes: dict[str, float] = {}
-    for part in offered.split(","):
-        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        takes[kind] = max(takes.get(kind, 0.0), _quality(parameters))
-    openmetrics = takes.get("application/openmetrics-text", 0.0)
-    text = max(takes.get("text/plain", 0.0), takes.get("text/*", 0.0), takes.get("*/*", 0.0))
-    if openmetrics and ((openmetrics_first and openmetrics >= text) or not text):
-        return Format.OPENMETRICS
-    return Format.TEXT
-
-
-def accepts_gzip(request: HTTPServerRequest) -> bool:
-    """Whether the client takes a gzip stream."""
-    for part in request.headers.get("Accept-Encoding", "").split(","):
-        coding, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        if coding in ("gzip", "x-gzip", "*"):
-            return _quality(parameters) > 0
-    return False
-
-
-def _quality(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
-
-
-def scrape_deadline(request: HTTPServerRequest) -> float | None:
-    """Work out how long the driver may take from the scraper's timeout; None without one that makes sense."""
-    try:
-        timeout = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
-    except ValueError:
-        return None
-    if not math.isfinite(timeout) or timeout <= 0:
-        return None
-    return max(timeout * (1 - SCRAPE_MARGIN), SMALLEST_DEADLINE)

@@ -1,7 +1,6 @@
 """Sockets to serve on, bound all or none, with one clear line for each that cannot be had."""
 
 import errno
-import os
 import socket
 import stat
 from collections.abc import Iterable, Sequence
@@ -32,10 +31,18 @@ def bound_all(addresses: Iterable[tuple[Address, str]]) -> list[socket.socket]:
         except OSError as error:
             problems.append(f"{place}: {address}: {_meaning(error)}")
     if problems:
+        remove_files(sockets)
         for sock in sockets:
             sock.close()
         raise StartError("\n".join(problems))
     return sockets
+
+
+def remove_files(sockets: Iterable[socket.socket]) -> None:
+    """Remove the files of sockets that have one. Done while they still listen, nobody else's file can be meant."""
+    for sock in sockets:
+        if sock.family == socket.AF_UNIX:
+            Path(sock.getsockname()).unlink(missing_ok=True)
 
 
 def _bound(address: Address) -> Sequence[socket.socket]:
@@ -73,7 +80,9 @@ def _clear_way(path: str) -> None:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
-        except OSError:
-            os.unlink(path)  # noqa: PTH108
+        except ConnectionRefusedError:  # nobody listens any more
+            Path(path).unlink(missing_ok=True)
             return
+        except (FileNotFoundError, TimeoutError, BlockingIOError):  # it is going away, or too busy to take us
+            pass
     raise OSError(errno.EADDRINUSE, "in use")

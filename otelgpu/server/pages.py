@@ -1,11 +1,13 @@
 """Pages as bytes, shared by simultaneous scrapes.
 
-Rule 1: one page per snapshot, format and visibility; whoever comes while it is being made gets the same bytes.
+Rule 1: whoever comes while a page is being made gets the same bytes. A page is used again for at most KEEP seconds
+        and for its own snapshot: what it says of otelgpu itself (the age of the readings above all) goes on.
 Rule 2: everything that waits (for a sweep) or computes (text, gzip) runs in the executor, never on the loop.
 """
 
 import asyncio
 import gzip
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from otelgpu.export.page import Format, PageSource
 from otelgpu.model import Snapshot
 
 GZIP_LEVEL = 4  # a page of label text shrinks by 20 already here; higher levels cost time and gain little
+KEEP = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,9 @@ class Page:
     """One page, plain and compressed (made when first asked for)."""
 
     body: bytes
+    snapshot_at: float | None
+    shown: bool
+    made_at: float
 
     @cached_property
     def gzipped(self) -> bytes:
@@ -40,25 +46,30 @@ class Pages:
         hasten: Callable[[float], None],
         is_fresh: Callable[[Snapshot], bool],
         executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._refresh = refresh
         self._hasten = hasten
         self._is_fresh = is_fresh
         self._executor = executor
+        self._clock = clock
         self._under_way: dict[Format, asyncio.Task[Page]] = {}
-        self._made: dict[Format, tuple[tuple[float | None, bool], Page]] = {}
+        self._deadlines: dict[Format, float] = {}  # the shortest one of those who wait
+        self._made: dict[Format, Page] = {}
 
     async def get(self, form: Format, deadline: float | None, *, compressed: bool) -> bytes:
         """Return the page in *form*, with readings no older than the sampler allows.
 
         Wait at most *deadline* seconds for the driver (None: the sampler's own deadline).
         """
+        if deadline is not None:
+            self._deadlines[form] = min(deadline, self._deadlines.get(form, deadline))
         task = self._under_way.get(form)
         if task is None:
-            task = asyncio.create_task(self._make(form, deadline))
+            task = asyncio.create_task(self._make(form))
             self._under_way[form] = task
-            task.add_done_callback(lambda _: self._under_way.pop(form, None))
+            task.add_done_callback(lambda _: self._forget(form))
         elif deadline is not None:
             self._hasten(deadline)
         page = await asyncio.shield(task)
@@ -66,16 +77,21 @@ class Pages:
             return page.body
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: page.gzipped)
 
-    async def _make(self, form: Format, deadline: float | None) -> Page:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._page, form, deadline)
+    async def _make(self, form: Format) -> Page:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._page, form)
 
-    def _page(self, form: Format, deadline: float | None) -> Page:
-        snapshot = self._refresh(deadline)
+    def _forget(self, form: Format) -> None:
+        del self._under_way[form]
+        self._deadlines.pop(form, None)
+
+    def _page(self, form: Format) -> Page:
+        snapshot = self._refresh(self._deadlines.get(form))
         shown = snapshot is not None and self._is_fresh(snapshot)
-        state = (None if snapshot is None else snapshot.at, shown)
+        at = None if snapshot is None else snapshot.at
+        now = self._clock()
         made = self._made.get(form)
-        if made is not None and made[0] == state and snapshot is not None:
-            return made[1]
-        page = Page(self._source.page(snapshot, form, shown=shown))
-        self._made[form] = (state, page)
+        if made is not None and (made.snapshot_at, made.shown) == (at, shown) and now - made.made_at < KEEP:
+            return made
+        page = Page(self._source.page(snapshot, form, shown=shown), at, shown, now)
+        self._made[form] = page
         return page

@@ -1,53 +1,112 @@
 """The loop that serves, from bound sockets to the end after a signal.
 
-Rule 1: SIGTERM and SIGINT end it; a second signal changes nothing.
+Rule 1: SIGTERM and SIGINT end it, also before the loop runs; a second signal changes nothing until the process is gone.
 Rule 2: requests under way get DRAIN seconds, everything together STOP.
+Rule 3: connections are held to half of the descriptors this process may have, or the driver would find none left.
 """
 
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
+from tornado.http1connection import HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
 
+from otelgpu.errors import StartError
 from otelgpu.server.application import Site, application
-from otelgpu.server.listen import shown
+from otelgpu.server.listen import remove_files, shown
 
 logger = logging.getLogger(__name__)
 
 STOP = 4.0  # seconds from the signal until the process is gone
 DRAIN = 1.0  # of these, for requests under way
+MOST_CONNECTIONS = 1000
+SHARE = 0.5  # of the descriptors, for connections
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
     """What is started before the first request is answered, and stopped after the last.
 
-    `stop` blocks up to so many seconds and says whether everything ended.
+    `obstacle` blocks until it is known whether there is anything to serve, and says why not if there is not. `stop`
+    blocks up to so many seconds and says whether everything ended.
     """
 
     start: Callable[[], None]
     stop: Callable[[float], bool]
+    obstacle: Callable[[], str | None] = lambda: None
 
 
-def serve_until_signal(
-    site: Site, sockets: Sequence[socket.socket], life: Life, *, announce: Callable[[str], None]
+class Signals:
+    """SIGTERM and SIGINT, from when this is made until the process is gone. To be made in the main thread."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._wake: Callable[[], object] = lambda: None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    async def wait(self) -> None:
+        """Wait for the first signal, which may have come before."""
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(came.set)
+        if not self._came:
+            await came.wait()
+
+    def _take(self, *_: object) -> None:
+        if not self._came:
+            self._came = True
+            self._wake()
+
+
+def serve_until(
+    signals: Signals, site: Site, sockets: Sequence[socket.socket], life: Life, *, announce: Callable[[str], None]
 ) -> bool:
-    """Serve *site* until a signal comes; say whether *life* ended within the time it has."""
-    return asyncio.run(_serve(site, sockets, life, announce))
+    """Serve *site* until a signal comes; say whether *life* ended within the time it has.
+
+    Raise StartError when there is an obstacle; *life* has been stopped then.
+    """
+    return asyncio.run(_serve(signals, site, sockets, life, announce))
 
 
-async def _serve(site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]) -> bool:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    server = HTTPServer(
+class _Server(HTTPServer):
+    """Hangs up on the oldest connection when there are too many: whoever comes is served, whoever only waits is not."""
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - tornado's own arguments
+        super().initialize(*args, **kwargs)
+        self._open: dict[IOStream, None] = {}  # oldest first
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        while len(self._open) >= _most_connections():
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close()
+        self._open[stream] = None
+        super().handle_stream(stream, address)
+
+    def on_close(self, server_conn: object) -> None:
+        self._open.pop(cast(HTTP1ServerConnection, server_conn).stream, None)
+        super().on_close(server_conn)
+
+
+def _most_connections() -> int:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft < 0 else max(min(int(soft * SHARE), MOST_CONNECTIONS), 1)
+
+
+async def _serve(
+    signals: Signals, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
+) -> bool:
+    signalled = asyncio.ensure_future(signals.wait())
+    server = _Server(
         application(site),
         max_header_size=16 * 1024,
         max_body_size=64 * 1024,
@@ -55,13 +114,29 @@ async def _serve(site: Site, sockets: Sequence[socket.socket], life: Life, annou
         idle_connection_timeout=300.0,
     )
     life.start()
-    server.add_sockets(sockets)
-    for sock in sockets:
-        logger.info("listening on %s", shown(sock))
-        announce(shown(sock))
-    await stopped.wait()
+    obstacle = asyncio.ensure_future(asyncio.to_thread(life.obstacle))
+    await asyncio.wait((obstacle, signalled), return_when=asyncio.FIRST_COMPLETED)
+    if obstacle.done() and obstacle.result() is not None:
+        remove_files(sockets)
+        await asyncio.to_thread(life.stop, STOP)
+        raise StartError(str(obstacle.result()))
+    if not signalled.done():
+        server.add_sockets(sockets)
+        _announce(sockets, announce)
+    await signalled
     logger.info("stopping")
+    return await _end(server, site, sockets, life)
+
+
+def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None]) -> None:
+    for address in dict.fromkeys(map(shown, sockets)):
+        logger.info("listening on %s", address)
+        announce(address)
+
+
+async def _end(server: HTTPServer, site: Site, sockets: Sequence[socket.socket], life: Life) -> bool:
     until = time.monotonic() + STOP
+    remove_files(sockets)
     server.stop()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.load.idle(), DRAIN)

@@ -1,8 +1,9 @@
 """HOW a field is read: the Source protocol that every way to ask GPUs fulfils.
 
 A source numbers the GPUs it sees in slots 0..count-1, as the driver does. The sampler calls `count` in one thread of
-its own and `device`/`read` of a slot in the thread of that slot: never two calls for one slot at a time. Any call may
-hang with the driver; nothing outside its thread waits for it for longer than the deadline.
+its own and `device`/`read` of a slot in the thread of that slot: never two calls for one slot at a time, but for a slot
+whose thread is stuck when the count changes: it gets a new thread. Any call may hang with the driver; nothing outside
+its thread waits for it for longer than the deadline.
 """
 
 from collections.abc import Iterable
@@ -47,7 +48,10 @@ class Source(Protocol):
         """Say what is known so far, without asking the driver."""
 
     def close(self) -> None:
-        """Let go of the driver. Called when no other call is under way. Safe to call twice."""
+        """Let go of the driver. Called when no other call is under way. Safe to call twice.
+
+        Raise SourceDownError when the driver holds a thread of the source's own.
+        """
 
 
 class SourceFactory(Protocol):

@@ -6,12 +6,10 @@ Rule 2: no lock is held during a driver call.
 Rule 3: `open`, `count` and `close` are called from one thread at a time.
 """
 
-import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pynvml
 
@@ -19,6 +17,7 @@ from otelgpu.errors import SourceDownError
 from otelgpu.model import Gap, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.errors import DISCONNECTED, down, text_of
+from otelgpu.sources.nvml.loading import loading_error
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class Connection:
         self._inside = 0  # calls under way
         self._is_open = False
         self._is_suspect = False
-        self._opened_at = 0.0
+        self._renew_at = 0.0  # not before
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -61,40 +60,53 @@ class Connection:
         self._is_suspect = True
 
     def count(self) -> int:
-        """Count the GPUs, over a new connection where that is wanted. Raise NVMLError or SourceDownError."""
-        if self._is_open and self._is_suspect and (self.number == 1 or self._clock() - self._opened_at >= RENEW):
-            self.close()
-        if not self._is_open:
-            self._open()
+        """Count the GPUs, over a new connection where the one before is gone.
+
+        Raise SourceDownError when there is none, NVMLError when only this question fails.
+        """
+        if self._is_suspect and self._clock() >= self._renew_at and self.close():
+            self._renew_at = self._clock() + RENEW
         try:
-            count: int = pynvml.nvmlDeviceGetCount()
+            return self._counted()
+        except pynvml.NVMLError as error:
+            if error.value not in DISCONNECTED:
+                raise
+            if not self.close():
+                raise SourceDownError(f"{error}; and a call to the driver has not returned") from error
+        try:
+            return self._counted()
         except pynvml.NVMLError as error:
             if error.value in DISCONNECTED:
                 self.close()
-                raise down(error) from error
-            raise
-        return count
+            raise down(error) from error
 
-    def close(self) -> None:
-        """Let go of the driver. Raise SourceDownError when it holds a call; nothing is asked any more then."""
+    def _counted(self) -> int:
+        if not self._is_open:
+            self._open()
+        return int(pynvml.nvmlDeviceGetCount())
+
+    def close(self) -> bool:
+        """Let go of the driver. False when it holds a call: then all is left as it is."""
         with self._lock:
-            was_open, self._is_open = self._is_open, False
-            inside = self._inside
-        if not was_open:
-            return
-        if inside or not self._release():
+            if not self._is_open:
+                return True
+            if self._inside:
+                return False
+            self._is_open = False
+        if not self._release():
             self._is_open = True
-            raise SourceDownError("the driver holds a call, so the connection to it cannot be renewed")
+            return False
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
             logger.debug("nvmlShutdown: %s", error)
+        return True
 
     def _open(self) -> None:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise down(error, _loading_error) from error
+            raise down(error, loading_error()) from error
         self.facts = SourceFacts(
             "nvml",
             driver_version=_text_or_nothing(pynvml.nvmlSystemGetDriverVersion),
@@ -102,7 +114,6 @@ class Connection:
         )
         self.number += 1
         self._is_suspect = False
-        self._opened_at = self._clock()
         self._is_open = True
 
 
@@ -111,12 +122,3 @@ def _text_or_nothing(ask: Callable[[], object]) -> str:
         return text_of(ask)
     except pynvml.NVMLError:
         return ""
-
-
-def _loading_error() -> str:
-    """Say why libnvidia-ml.so.1 does not load: pynvml keeps the loader's words to itself."""
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        return str(error)
-    return ""

@@ -47,6 +47,10 @@ ADVICE: Mapping[int, str] = {
 }
 
 
+class DisconnectedError(DeviceDownError):
+    """A question about a GPU found the connection to the driver gone."""
+
+
 def gap_of(code: int) -> Gap:
     """Say what kind of gap a return code means for the question that got it."""
     return GAPS.get(code, Gap.FAILED)
@@ -56,7 +60,7 @@ def raise_if_whole(error: pynvml.NVMLError) -> None:
     """Raise DeviceDownError for a code that speaks of the GPU (or the driver) and not of the one question."""
     code = error.value
     if code in DISCONNECTED:
-        raise DeviceDownError(Gap.FAILED, str(error)) from error
+        raise DisconnectedError(Gap.FAILED, str(error)) from error
     if gap_of(code) is Gap.LOST:
         raise DeviceDownError(Gap.LOST, str(error)) from error
 
@@ -65,7 +69,7 @@ def down(error: pynvml.NVMLError, loading: str = "") -> SourceDownError:
     """Say in one line why NVML cannot be used, and what helps."""
     advice = ADVICE.get(error.value)
     if advice is None:
-        return SourceDownError(f"NVML does not start: {error}")
+        return SourceDownError(f"NVML does not answer: {error}")
     return SourceDownError(advice.format(loading=loading or "not found"))
 
 

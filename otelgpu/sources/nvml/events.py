@@ -1,99 +1,180 @@
 """XID errors, as the driver reports them: one thread that waits for events of all GPUs.
 
-Rule 1: the thread runs only when somebody wants an XID field.
-Rule 2: it starts and ends before the driver is let go of: a wait is at most WAIT seconds.
-Rule 3: it keeps the last code of each GPU; who is asked for it gets 0 while there was none since the start.
+Rule 1: the thread runs only when somebody asks for an XID; it makes the event set itself, and each GPU registers in
+        its own thread, so that a call that hangs costs the XIDs or that GPU, and nothing else.
+Rule 2: no lock is held during a driver call.
+Rule 3: it keeps the last code of each GPU; who is asked for it gets 0 while there was none since the start. When
+        events cannot be waited for there is no code: an old one would look like the last.
 """
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
 from otelgpu.model import Gap
-from otelgpu.sources.nvml.errors import gap_of
+from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle, address_of
 
 logger = logging.getLogger(__name__)
 
 WAIT = 0.5  # seconds of one wait for an event: the longest that stopping has to wait
+OVERDUE = 4 * WAIT  # after this a wait that has not returned hangs
+PATIENCE = 0.1  # seconds that a GPU's thread waits for the event set, when that is made
 PAUSE = 5.0  # seconds after a failed wait, so that a driver in trouble is not asked in a loop
+
+Refusal = tuple[Gap, str]
 
 
 class XidEvents:
-    """The last XID of each GPU that is watched. All methods may be called from any thread."""
+    """The last XID of each GPU that is watched. Codes outlive a connection to the driver; `stop` ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._codes: dict[str, int] = {}  # by UUID
+        self._names: dict[int, str] = {}  # UUID by address of the device handle
+        self._registered: set[str] = set()  # UUIDs
+        self._refusals: dict[str, Refusal] = {}  # final ones, by UUID
         self._lock = threading.Lock()
-        self._last: dict[int, int] = {}  # by address of the device handle
-        self._refusals: dict[int, tuple[Gap, str]] = {}
-        self._set: Any = None
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._watch: _Watch | None = None
 
-    def last(self, handle: Handle, uuid: str) -> int | tuple[Gap, str]:
-        """Return the last XID of a GPU, or why there is none. The first call has the driver report them from then on."""
-        address = address_of(handle)
-        with self._lock:
-            if address not in self._last:
-                refusal = self._refusals.get(address) or self._register(handle, address, uuid)
-                if refusal is not None:
-                    return refusal
-            return self._last[address]
+    def last(self, handle: Handle, uuid: str) -> int | Refusal:
+        """Return the last XID of a GPU, or why there is none. The first call has the driver report them from then on.
 
-    def _register(self, handle: Handle, address: int, uuid: str) -> tuple[Gap, str] | None:
-        try:
-            if self._set is None:
-                self._set = pynvml.nvmlEventSetCreate()
-            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
-        except pynvml.NVMLError as error:
-            refusal = gap_of(error.value), f"nvmlDeviceRegisterEvents: {error}"
-            if refusal[0] in (Gap.UNSUPPORTED, Gap.DENIED):  # some GeForce and vGPU drivers have no XID events
-                self._refusals[address] = refusal
-                logger.info("%s: no XID events (%s); XID fields will be absent", uuid, error)
-            return refusal
-        self._last[address] = 0
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="otelgpu-events", daemon=True)
-            self._thread.start()
-        return None
-
-    def stop(self, *, free: bool = True) -> bool:
-        """End the thread and *free* the event set (not when the driver it came from is gone).
-
-        False when the driver does not give the thread back.
+        Called in the GPU's own thread. Raise DeviceDownError when the GPU is gone.
         """
-        self._stopping.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(WAIT * 4)
-            if thread.is_alive():
-                return False
-        event_set, self._set = self._set, None
-        if event_set is not None and free:
-            try:
-                pynvml.nvmlEventSetFree(event_set)
-            except pynvml.NVMLError as error:
-                logger.debug("the event set was not freed: %s", error)
+        watch = self._started()
+        if uuid not in self._registered or self._names.get(address_of(handle)) != uuid:
+            refusal = self._refusals.get(uuid) or watch.trouble() or self._register(watch, handle, uuid)
+            if refusal is not None:
+                return refusal
+        return watch.trouble() or self._codes.get(uuid, 0)
+
+    def stop(self) -> bool:
+        """End the thread and free the event set. False when the driver does not give the thread back."""
+        watch = self._watch
+        if watch is not None and not watch.stop():
+            return False
+        self._watch = None
+        self._names.clear()
+        self._registered.clear()
+        self._refusals.clear()
         return True
 
+    def _started(self) -> "_Watch":
+        with self._lock:
+            if self._watch is None:
+                self._watch = _Watch(self._take, self._clock)
+            return self._watch
+
+    def _register(self, watch: "_Watch", handle: Handle, uuid: str) -> Refusal | None:
+        event_set = watch.event_set()
+        if event_set is None:
+            return watch.trouble() or (Gap.TIMEOUT, "nvmlEventSetCreate has not returned")
+        self._names[address_of(handle)] = uuid  # first: an event may come before the call has returned
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, event_set)
+        except pynvml.NVMLError as error:
+            raise_if_whole(error)
+            refusal = gap_of(error.value), f"nvmlDeviceRegisterEvents: {error}"
+            if refusal[0] in (Gap.UNSUPPORTED, Gap.DENIED):  # some GeForce and vGPU drivers have no XID events
+                self._refusals[uuid] = refusal
+                logger.info("%s: no XID events (%s); XID fields will be absent", uuid, error)
+            return refusal
+        self._registered.add(uuid)
+        watch.begin()
+        return None
+
+    def _take(self, event: Any) -> None:  # noqa: ANN401 - c_nvmlEventData_t
+        uuid = self._names.get(address_of(event.device))
+        if event.eventType == pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
+            self._codes[uuid] = event.eventData
+
+
+class _Watch:
+    """One event set and the thread that makes it, waits for its events and frees it."""
+
+    def __init__(self, take: Callable[[Any], None], clock: Callable[[], float]) -> None:
+        self._take = take
+        self._clock = clock
+        self._set: Any = None
+        self._is_made = threading.Event()  # or could not be made
+        self._registered = threading.Event()
+        self._stopping = threading.Event()
+        self._asked_at: float | None = None  # since when a wait is under way
+        self._trouble: Refusal | None = None
+        self._patient_until = clock() + PATIENCE
+        self._thread = threading.Thread(target=self._run, name="otelgpu-events", daemon=True)
+        self._thread.start()
+
+    def event_set(self) -> Any:  # noqa: ANN401 - c_nvmlEventSet_t
+        """Return the event set; None when it is not there, for which a new one is waited for a moment."""
+        self._is_made.wait(max(self._patient_until - self._clock(), 0))
+        return self._set
+
+    def begin(self) -> None:
+        """Start to wait: a GPU is registered."""
+        self._registered.set()
+
+    def trouble(self) -> Refusal | None:
+        """Say why events cannot be waited for; None while they can."""
+        if self._is_overdue():
+            return Gap.TIMEOUT, "nvmlEventSetWait_v2 has not returned"
+        return self._trouble
+
+    def stop(self) -> bool:
+        """End the thread; False when the driver holds it."""
+        self._stopping.set()
+        self._registered.set()
+        self._thread.join(0 if self._is_overdue() else OVERDUE)
+        return not self._thread.is_alive()
+
+    def _is_overdue(self) -> bool:
+        asked_at = self._asked_at
+        return asked_at is not None and self._clock() - asked_at > OVERDUE
+
     def _run(self) -> None:
-        failing = False
+        while not self._stopping.is_set() and not self._make():
+            self._stopping.wait(PAUSE)
+        self._registered.wait()
         while not self._stopping.is_set():
+            self._wait()
+        if self._set is not None:
             try:
-                event = pynvml.nvmlEventSetWait_v2(self._set, int(WAIT * 1000))
+                pynvml.nvmlEventSetFree(self._set)
             except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    continue
-                if not failing:
-                    logger.warning("waiting for XID events fails: %s; trying again", error)
-                failing = True
+                logger.debug("the event set was not freed: %s", error)
+
+    def _make(self) -> bool:
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._fail("nvmlEventSetCreate", error)
+        else:
+            self._trouble = None
+        self._is_made.set()
+        return self._set is not None
+
+    def _wait(self) -> None:
+        self._asked_at = self._clock()
+        try:
+            event = pynvml.nvmlEventSetWait_v2(self._set, int(WAIT * 1000))
+        except pynvml.NVMLError as error:
+            self._asked_at = None
+            if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._fail("nvmlEventSetWait_v2", error)
                 self._stopping.wait(PAUSE)
-                continue
-            if failing:
-                logger.info("XID events can be waited for again")
-                failing = False
-            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                with self._lock:
-                    self._last[address_of(event.device)] = event.eventData
+                return
+        else:
+            self._asked_at = None
+            self._take(event)
+        if self._trouble is not None:
+            logger.info("XID events can be waited for again")
+            self._trouble = None
+
+    def _fail(self, question: str, error: pynvml.NVMLError) -> None:
+        if self._trouble is None:
+            logger.warning("%s: %s; XID fields will be absent until it works", question, error)
+        self._trouble = gap_of(error.value), f"{question}: {error}"

@@ -16,9 +16,7 @@ from otelgpu.model import Device, Gap, Missing, Reading
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.plan import Answer
-from otelgpu.sources.nvml.questions import GPM_METRICS
-
-WINDOW = 0.1  # seconds; the driver's counters move in steps of about that
+from otelgpu.sources.nvml.questions import GPM_METRICS, WINDOW
 
 
 class GpmWindow:
@@ -44,20 +42,23 @@ class GpmWindow:
         self._samples: list[Any] = []
         self._at: float | None = None  # when the newest sample was taken
         self._last: list[Answer] = []
+        self._is_refused = False  # for as long as the device is there
 
     def answers(self) -> list[Answer]:
-        """Close the window that the last sweep opened, and open the next. Raise DeviceDownError when the GPU is gone."""
-        if not self._metrics:
-            return []
+        """Close the window that the last sweep opened, and open the next. DeviceDownError when the GPU is gone."""
+        if not self._metrics or self._is_refused:
+            return self._last
         now = self._clock()
         if self._at is not None and now - self._at < WINDOW:
             return self._last  # the window before ended less than WINDOW ago: it is still the newest there can be
         try:
             self._last = self._measured(now)
         except pynvml.NVMLError as error:
-            raise_if_whole(error)
             self._at = None
-            self._last = self._all_missing(gap_of(error.value), f"GPM: {error}")
+            raise_if_whole(error)
+            gap = gap_of(error.value)
+            self._is_refused = gap is Gap.UNSUPPORTED
+            self._last = self._all_missing(gap, f"GPM: {error}")
         return self._last
 
     def free(self) -> None:
@@ -98,10 +99,12 @@ class GpmWindow:
 
 
 def is_supported(handle: Handle) -> str | None:
-    """Say why a GPU has no GPM; None when it has."""
+    """Say why a GPU has no GPM; None when it has, or when that cannot be told now: the first sample will tell."""
     try:
         support = pynvml.nvmlGpmQueryDeviceSupport(handle)
     except pynvml.NVMLError as error:
         raise_if_whole(error)
+        if gap_of(error.value) is not Gap.UNSUPPORTED:
+            return None
         return f"nvmlGpmQueryDeviceSupport: {error}"
     return None if support.isSupportedDevice else "GPM needs Hopper or newer; on older GPUs DCGM gives this field"

@@ -2,6 +2,7 @@
 
 Rule 1: looked up at each sweep while MIG is on: a GPU can be partitioned anew at any moment, and NVML uses the ids
         and handles of a destroyed instance again. The UUID tells whether an instance is still the same one.
+        The check is made before an instance is read and again after, for it may change hands in between.
 Rule 2: one device per GPU instance, as dcgm-exporter counts them: of several compute instances the first speaks.
 """
 
@@ -14,6 +15,8 @@ from otelgpu.model import Device, Gap
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole, text_of, text_or_nothing
 from otelgpu.sources.nvml.handles import Handle, address_of
 
+MOST = 7  # instances of a GPU, where the driver does not say
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
@@ -22,28 +25,32 @@ class Instance:
     device: Device
     handle: Handle
 
+    def is_there(self) -> bool:
+        """Whether the handle still belongs to this instance."""
+        try:
+            return text_of(partial(pynvml.nvmlDeviceGetUUID, self.handle)) == self.device.uuid
+        except pynvml.NVMLError as error:
+            raise_if_whole(error)
+            return False
+
 
 class Layout:
-    """How one GPU is partitioned."""
+    """How one GPU is partitioned. `is_on`: whether MIG was on when `instances` was last called."""
 
     def __init__(self, handle: Handle, gpu: Device) -> None:
+        self.is_on = False
         self._handle = handle
         self._gpu = gpu
         self._can_mig = True
         self._most = 0
         self._known: dict[str, Instance] = {}
 
-    def instances(self) -> dict[str, Instance]:
-        """Return the GPU instances there are now, by UUID, in the driver's order. Empty with MIG off."""
-        if not self._is_on():
-            self._known = {}
-            return {}
-        if not self._most:
-            self._most = pynvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)
+    def instances(self) -> list[Instance]:
+        """List the GPU instances there are now, in the driver's order. Empty with MIG off."""
+        self._look()
         found: dict[str, Instance] = {}
-        first: dict[str, Instance] = {}
-        ids: set[int | None] = set()
-        for index in range(self._most):
+        first: dict[int | None, Instance] = {}
+        for index in range(self._places() if self.is_on else 0):
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, index)
                 uuid = text_of(partial(pynvml.nvmlDeviceGetUUID, handle))
@@ -54,22 +61,30 @@ class Layout:
                 raise_if_whole(error)
                 continue  # the place is empty, or was emptied just now
             found[uuid] = instance
-            if instance.device.instance_id not in ids:
-                ids.add(instance.device.instance_id)
-                first[uuid] = instance
+            first.setdefault(instance.device.instance_id, instance)
         self._known = found
-        return first
+        return list(first.values())
 
-    def _is_on(self) -> bool:
+    def _look(self) -> None:
+        """See whether MIG is on; an error that may pass leaves that as it was."""
         if not self._can_mig:
-            return False
+            return
         try:
             current, _ = pynvml.nvmlDeviceGetMigMode(self._handle)
         except pynvml.NVMLError as error:
             raise_if_whole(error)
             self._can_mig = gap_of(error.value) is not Gap.UNSUPPORTED
-            return False
-        return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+        else:
+            self.is_on = current == pynvml.NVML_DEVICE_MIG_ENABLE
+
+    def _places(self) -> int:
+        if not self._most:  # 0 until MIG is on
+            try:
+                self._most = pynvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)
+            except pynvml.NVMLError as error:
+                raise_if_whole(error)
+                return MOST
+        return self._most
 
     def _identified(self, handle: Handle, uuid: str) -> Instance:
         device = Device(

@@ -14,9 +14,9 @@ import pynvml
 
 from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Missing, Reading
-from otelgpu.sources.nvml.errors import gap_of, raise_if_whole, text_of
+from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
-from otelgpu.sources.nvml.questions import FIELD_VALUES, QUESTIONS, RATES, FieldValue, Question, Rate, Take
+from otelgpu.sources.nvml.questions import FIELD_VALUES, QUESTIONS, RATES, WINDOW, FieldValue, Question, Rate, Take
 
 Answer: TypeAlias = Reading | Missing
 Way: TypeAlias = FieldValue | Question | Rate
@@ -34,12 +34,13 @@ VALUE_MEMBERS: Mapping[int, str] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Counter:
-    """What a rate was worked out from last time."""
+    """What a rate was worked out from last time, and what it was."""
 
     total: int
     at: float
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,9 @@ class Plan:
                 self._ask_question(way, takes, answers, turned)
         return turned
 
-    def _ask_question(self, question: Question, takes: tuple[Take, ...], answers: list[Answer], turned: list[int]) -> None:
+    def _ask_question(
+        self, question: Question, takes: tuple[Take, ...], answers: list[Answer], turned: list[int]
+    ) -> None:
         try:
             raw = raw_or_text(question, self._handle)
         except pynvml.NVMLError as error:
@@ -155,10 +158,15 @@ class Plan:
             return Reading(field, self._device, numbers[0])
         total = int(sum(numbers))
         before = self._counters.get(way.field_id)
-        self._counters[way.field_id] = _Counter(total, now)
-        if before is None or now <= before.at or total < before.total:
-            return Missing(field, self._device, Gap.FAILED, "a rate needs two sweeps")
-        return Reading(field, self._device, (total - before.total) * way.factor / (now - before.at))
+        answer: Answer = Missing(field, self._device, Gap.FAILED, "a rate needs two sweeps")
+        if before is not None:
+            seconds = now - before.at
+            if seconds < WINDOW:
+                return before.answer  # the window before has only just ended: it is still the newest there can be
+            if total >= before.total:
+                answer = Reading(field, self._device, (total - before.total) * way.factor / seconds)
+        self._counters[way.field_id] = _Counter(total, now, answer)
+        return answer
 
     def _refuse(self, field_id: int, gap: Gap, reason: str, answers: list[Answer], turned: list[int]) -> None:
         missing = Missing(self._fields[field_id], self._device, gap, reason)
@@ -187,8 +195,8 @@ def raw_or_text(question: Question, handle: Handle) -> Any:  # noqa: ANN401 - wh
     """Ask; a text that is no UTF-8 comes back with U+FFFD in place of the bad bytes."""
     try:
         return question.ask(handle)
-    except UnicodeDecodeError:
-        return text_of(lambda: question.ask(handle))
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", errors="replace")
 
 
 def _pairs(way: FieldValue | Rate) -> tuple[tuple[int, int], ...]:

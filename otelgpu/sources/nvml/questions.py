@@ -17,6 +17,8 @@ from otelgpu.sources.nvml.handles import Handle
 
 Number: TypeAlias = int | float | str
 
+# Seconds: the driver's counters move in steps of about that, so a shorter window says nothing.
+WINDOW = 0.1
 ALL_LINKS = 0xFFFFFFFF  # the scope that makes an NVLink field the sum over the GPU's links
 
 
@@ -90,7 +92,7 @@ BRANDS: Mapping[int, str] = {
     pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
     pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
     pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
-    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_NVIDIA: "NVIDIA",
     pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
     pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
 }
@@ -147,6 +149,7 @@ QUESTIONS: tuple[Question, ...] = (
         "nvmlDeviceGetMemoryInfo_v2",
         _memory_v2,
         (
+            Take(250, lambda memory: memory.total),
             Take(251, lambda memory: memory.free),
             Take(252, lambda memory: memory.used),
             Take(253, lambda memory: memory.reserved),
@@ -157,7 +160,11 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "nvmlDeviceGetMemoryInfo",
         pynvml.nvmlDeviceGetMemoryInfo,
-        (Take(251, lambda memory: memory.free), Take(252, lambda memory: memory.used)),
+        (
+            Take(250, lambda memory: memory.total),
+            Take(251, lambda memory: memory.free),
+            Take(252, lambda memory: memory.used),
+        ),
         instance=True,
     ),
     Question(
@@ -193,8 +200,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "nvmlDeviceGetPciInfo_v3",
-        pynvml.nvmlDeviceGetPciInfo_v3,
-        (Take(57, lambda pci: pci.busId),),
+        lambda handle: pynvml.nvmlDeviceGetPciInfo_v3(handle).busId,
+        (Take(57),),
         fixed=True,
     ),
     Question(

@@ -1,13 +1,14 @@
-"""The NVML source: connects, finds out what is in each slot, and reads it by its plan.
+"""The NVML source: finds out what is in each slot, and reads it by its plan.
 
-Rule 1: `count` runs in the sampler's driver thread, the rest in the thread of the slot; a slot's state belongs to it.
+Rule 1: `count` and `close` run in the sampler's own threads, the rest in the thread of the slot; what is in a slot
+        belongs to the thread that opened it, also when a stuck one was replaced meanwhile.
 Rule 2: a handle is bound to one GPU: when the driver renumbers, values stay with the UUID the handle was opened for.
-Rule 3: whatever may have changed hands (a new count, a lost GPU, a lost connection) is looked at again at the next
-        sweep: `_generation` counts these occasions.
+Rule 3: whatever may have changed hands (another count, a GPU that is down, a new connection) is looked at again at
+        the next sweep: `_look` counts these occasions.
 """
 
-import ctypes
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,11 +20,12 @@ from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError
-from otelgpu.sources.nvml import mig
-from otelgpu.sources.nvml.errors import DISCONNECTED, down, gap_of, text_of, text_or_nothing
+from otelgpu.sources.nvml.connection import Connection
+from otelgpu.sources.nvml.errors import DisconnectedError, down, gap_of, raise_if_whole, text_of, text_or_nothing
 from otelgpu.sources.nvml.events import XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
-from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.handles import Handle, address_of
+from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.plan import Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
 INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
 INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
+REPLACED = "another thread looks after this slot by now"
 
 
 @dataclass(slots=True)
@@ -54,16 +57,24 @@ class _Readers:
 
 @dataclass(slots=True)
 class _Slot:
-    """One GPU as it was opened. Its own readers differ with and without MIG instances."""
+    """One GPU as it was opened. Its own readers are others with MIG on, and with instances."""
 
     connection: int
-    generation: int
+    look: int
     handle: Handle
     device: Device
     no_gpm: str | None  # why there is no GPM
-    mig: mig.Layout
-    own: dict[bool, _Readers] = field(default_factory=dict)  # by "has instances"
-    instances: dict[mig.Instance, _Readers] = field(default_factory=dict)
+    mig: Layout
+    is_read: bool = False  # just now, or for ever: the thread may be stuck
+    own: tuple[tuple[bool, bool], _Readers] | None = None
+    instances: dict[Instance, _Readers] = field(default_factory=dict)
+
+    def free(self) -> None:
+        """Give the sample objects back. The readers are made anew when they are wanted again."""
+        own, self.own = self.own, None
+        instances, self.instances = self.instances, {}
+        for readers in (*([own[1]] if own is not None else []), *instances.values()):
+            readers.free()
 
 
 class NvmlSource:
@@ -74,149 +85,171 @@ class NvmlSource:
     def __init__(self, fields: Iterable[Field], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._fields = tuple(field for field in fields if field.id in READABLE)
         self._clock = clock
-        self._wants_xid = any(field.id == XID_ERRORS for field in self._fields)
-        self._connected = False
-        self._connection = 0
-        self._generation = 0
-        self._last_count = -1
+        self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
+        self._events = XidEvents(clock) if any(field.id == XID_ERRORS for field in self._fields) else None
+        self._connection = Connection(release=self._release, clock=clock)
+        self._lock = threading.Lock()  # of what follows
+        self._look = 0
+        self._last_count: int | None = None
         self._slots: dict[int, _Slot] = {}
-        self._events: XidEvents | None = None
-        self._facts = SourceFacts("nvml")
+        self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
+        self._ticket = 0
 
     def count(self) -> int:
         """Connect where needed and count the GPUs; see the protocol."""
-        if not self._connected:
-            self._connect()
         try:
-            count: int = pynvml.nvmlDeviceGetCount()
+            count = self._connection.count()
         except pynvml.NVMLError as error:
-            if error.value in DISCONNECTED:
-                self._connected = False
-                self._generation += 1
-            raise down(error) from error
+            self._look_again()
+            if self._last_count is None:
+                raise down(error) from error
+            return self._last_count  # the GPUs are asked all the same: their own answers say more
+        except SourceDownError:
+            self._last_count = None
+            raise
         if count != self._last_count:
             self._last_count = count
-            self._generation += 1
+            self._look_again()
         return count
 
     def device(self, slot: int) -> Device:
         """Open the GPU in a slot, or say again which one it is; see the protocol."""
-        known = self._slots.get(slot)
-        if known is not None and known.generation == self._generation:
-            return known.device
-        generation = self._generation
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(slot)
-            uuid = text_of(partial(pynvml.nvmlDeviceGetUUID, handle))
-            if known is not None and known.device.uuid == uuid and known.connection == self._connection:
-                known.generation = generation
+        with self._connection.call():
+            with self._lock:
+                self._ticket += 1
+                ticket = self._tickets[slot] = self._ticket
+                look, known = self._look, self._slots.get(slot)
+            if known is not None and known.look == look and known.connection == self._connection.number:
                 return known.device
-            opened = self._opened(generation, slot, handle, uuid)
-        except pynvml.NVMLError as error:
-            raise DeviceDownError(gap_of(error.value), f"it cannot be opened: {error}") from error
-        if known is not None and known.connection == self._connection:
-            _free(known)
-        self._slots[slot] = opened
-        return opened.device
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(slot)
+                uuid = text_of(partial(pynvml.nvmlDeviceGetUUID, handle))
+                is_same = known is not None and self._is_same(known, handle, uuid)
+                opened = known if known is not None and is_same else self._opened(look, slot, handle, uuid)
+            except pynvml.NVMLError as error:
+                self._suspect_connection(error)
+                raise DeviceDownError(gap_of(error.value), f"it cannot be opened: {error}") from error
+            with self._lock:
+                if self._tickets[slot] != ticket:
+                    raise DeviceDownError(Gap.TIMEOUT, REPLACED)
+                opened.look = look
+                self._slots[slot] = opened
+            if known is not None and known is not opened and not known.is_read:
+                known.free()
+            return opened.device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
-        known = self._slots[slot]
-        try:
-            return self._sample(known)
-        except DeviceDownError:
-            self._generation += 1
-            raise
-        except pynvml.NVMLError as error:
-            raise DeviceDownError(gap_of(error.value), f"it cannot be read: {error}") from error
+        with self._connection.call():
+            with self._lock:
+                known = self._slots[slot]
+                if known.is_read:
+                    raise DeviceDownError(Gap.TIMEOUT, REPLACED)
+                known.is_read = True
+            try:
+                return self._sample(known)
+            except DeviceDownError as error:
+                known.free()  # what was begun before must not be continued with what comes back
+                self._look_again()
+                if isinstance(error, DisconnectedError):
+                    self._connection.suspect()
+                raise
+            except pynvml.NVMLError as error:
+                raise DeviceDownError(gap_of(error.value), f"it cannot be read: {error}") from error
+            finally:
+                known.is_read = False
+                if self._slots.get(slot) is not known:  # this thread was stuck, and has been replaced
+                    known.free()
 
     def facts(self) -> SourceFacts:
         """Say what the driver told when it was connected."""
-        return self._facts
+        return self._connection.facts
 
     def close(self) -> None:
-        """Let go of the driver. Safe to call twice."""
-        if not self._connected:
-            return
+        """Let go of the driver; see the protocol."""
+        if not self._connection.close():
+            raise SourceDownError("a call to it has not returned")
+
+    def _release(self) -> bool:
+        """Give back all that was taken from the driver; nobody else is calling it now."""
         if self._events is not None and not self._events.stop():
-            logger.warning("the driver holds the event thread; it is left as it is")
-            return
-        self._events = None
+            return False
         for known in self._slots.values():
-            _free(known)
-        self._slots.clear()
-        self._connected = False
-        try:
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError as error:
-            logger.debug("nvmlShutdown: %s", error)
+            known.free()
+        return True
 
-    def _connect(self) -> None:
+    def _look_again(self) -> None:
+        with self._lock:
+            self._look += 1
+
+    def _suspect_connection(self, error: pynvml.NVMLError) -> None:
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise down(error, _loading_error()) from error
-        self._connected = True
-        self._connection += 1
-        self._generation += 1
-        self._facts = SourceFacts(
-            "nvml",
-            driver_version=text_or_nothing(pynvml.nvmlSystemGetDriverVersion),
-            library_version=text_or_nothing(pynvml.nvmlSystemGetNVMLVersion),
+            raise_if_whole(error)
+        except DisconnectedError:
+            self._connection.suspect()
+        except DeviceDownError:
+            return
+
+    def _is_same(self, known: _Slot, handle: Handle, uuid: str) -> bool:
+        return (
+            known.device.uuid == uuid
+            and address_of(known.handle) == address_of(handle)
+            and known.connection == self._connection.number
+            and not known.is_read
         )
-        if self._events is not None:
-            self._events.stop(free=False)  # the set belonged to the connection before
-        self._events = XidEvents() if self._wants_xid else None
 
-    def _opened(self, generation: int, slot: int, handle: Handle, uuid: str) -> _Slot:
+    def _opened(self, look: int, slot: int, handle: Handle, uuid: str) -> _Slot:
         device = Device(
             uuid=uuid,
             gpu_uuid=uuid,
             index=slot,
             model=text_or_nothing(partial(pynvml.nvmlDeviceGetName, handle)),
-            pci_bus_id=_pci_bus_id(handle),
+            pci_bus_id=text_or_nothing(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId),
             serial=text_or_nothing(partial(pynvml.nvmlDeviceGetSerial, handle)),
-            driver_version=self._facts.driver_version,
+            driver_version=self._connection.facts.driver_version,
             vbios_version=text_or_nothing(partial(pynvml.nvmlDeviceGetVbiosVersion, handle)),
         )
-        wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
-        no_gpm = is_supported(handle) if wants_gpm else None
-        return _Slot(self._connection, generation, handle, device, no_gpm, mig.Layout(handle, device))
+        no_gpm = is_supported(handle) if self._wants_gpm else None
+        return _Slot(self._connection.number, look, handle, device, no_gpm, Layout(handle, device))
 
     def _sample(self, known: _Slot) -> Sample:
         instances = known.mig.instances()
         answers = self._own_readers(known, has_instances=bool(instances)).answers()
         answers.extend(self._xid(known))
-        current = set(instances.values())
-        for gone in known.instances.keys() - current:
+        for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
-        for instance in instances.values():
+        there: list[Device] = []
+        for instance in instances:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            answers.extend(readers.answers())
+            theirs = readers.answers()
+            if instance.is_there():
+                there.append(instance.device)
+                answers.extend(theirs)
         return Sample(
             known.device,
-            tuple(instance.device for instance in instances.values()),
+            tuple(there),
             tuple(answer for answer in answers if isinstance(answer, Reading)),
             tuple(answer for answer in answers if isinstance(answer, Missing)),
         )
 
     def _own_readers(self, known: _Slot, *, has_instances: bool) -> _Readers:
         """Give the GPU's own readers. What its instances answer is theirs: asked of both, sums would count it twice."""
-        readers = known.own.get(has_instances)
-        if readers is None:
-            for stale in known.own.values():
-                stale.free()
-            theirs = INSTANCE_FIELDS if has_instances else frozenset[int]()
-            theirs_gpm = INSTANCE_GPM_FIELDS if has_instances and known.no_gpm is None else frozenset[int]()
-            fields = [field for field in self._fields if field.id not in theirs | theirs_gpm]
-            take = partial(pynvml.nvmlGpmSampleGet, known.handle)
-            readers = self._readers(fields, known.device, known.handle, take, known.no_gpm)
-            known.own = {has_instances: readers}
+        mode = known.mig.is_on, has_instances
+        if known.own is not None and known.own[0] == mode:
+            return known.own[1]
+        if known.own is not None:
+            known.own[1].free()
+        theirs = INSTANCE_FIELDS if has_instances else frozenset[int]()
+        theirs_gpm = INSTANCE_GPM_FIELDS if has_instances and known.no_gpm is None else frozenset[int]()
+        fields = [field for field in self._fields if field.id not in theirs | theirs_gpm]
+        take = partial(pynvml.nvmlGpmSampleGet, known.handle)
+        readers = self._readers(fields, known.device, known.handle, take, known.no_gpm)
+        known.own = mode, readers
         return readers
 
-    def _instance_readers(self, known: _Slot, instance: mig.Instance) -> _Readers:
+    def _instance_readers(self, known: _Slot, instance: Instance) -> _Readers:
         gpm = INSTANCE_GPM_FIELDS if known.no_gpm is None else frozenset[int]()
         fields = [field for field in self._fields if field.id in INSTANCE_FIELDS | gpm]
         take = partial(pynvml.nvmlGpmMigSampleGet, known.handle, instance.device.instance_id)
@@ -241,27 +274,3 @@ class NvmlSource:
         if isinstance(last, tuple):
             return [Missing(xid, known.device, *last)]
         return [Reading(xid, known.device, last)]
-
-
-def _free(slot: _Slot) -> None:
-    for readers in (*slot.own.values(), *slot.instances.values()):
-        readers.free()
-
-
-def _pci_bus_id(handle: Handle) -> str:
-    try:
-        pci = pynvml.nvmlDeviceGetPciInfo(handle)
-    except pynvml.NVMLError as error:
-        if gap_of(error.value) is Gap.LOST:
-            raise
-        return ""
-    return text_of(lambda: pci.busId)
-
-
-def _loading_error() -> str:
-    """Say why libnvidia-ml.so.1 does not load: pynvml keeps the loader's words to itself."""
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        return str(error)
-    return ""

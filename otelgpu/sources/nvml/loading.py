@@ -1,0 +1,51 @@
+"""Why the driver library does not load, in the loader's words, and what the loader keeps to itself.
+
+The loader passes over a library for another processor and then says that there is none (glibc 2.36): an image for
+arm64 on an amd64 node, or a host folder mounted from the wrong place, looks like a missing driver.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+LIBRARY = "libnvidia-ml.so.1"
+FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
+MACHINES: Mapping[int, str] = {3: "x86", 40: "ARM", 62: "x86-64", 183: "AArch64", 243: "RISC-V", 21: "POWER"}
+
+
+def loading_error() -> str:
+    """Say why the library does not load; "" when it does. pynvml keeps the loader's words to itself."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        return "; ".join((str(error), *_foreign()))
+    return ""
+
+
+def _foreign() -> Iterator[str]:
+    """Name the libraries in the usual places that are for another processor than this program."""
+    ours = _machine(Path("/proc/self/exe"))
+    if ours is None:
+        return
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"), *FOLDERS]
+    places = [Path(folder) for folder in folders if folder]
+    places += [place for folder in ("/usr/lib", "/lib") for place in Path(folder).glob("*-linux-gnu*")]
+    for path in dict.fromkeys((place / LIBRARY).resolve() for place in places):
+        theirs = _machine(path)
+        if theirs is not None and theirs != ours:
+            yield f"{path} is for {_name(theirs)}, this program is for {_name(ours)}"
+
+
+def _name(machine: int) -> str:
+    return MACHINES.get(machine, f"the processor with ELF number {machine}")
+
+
+def _machine(path: Path) -> int | None:
+    """Read the e_machine of an ELF file of this byte order; None for anything else."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return None
+    return int.from_bytes(head[18:20], "little") if head[:4] == b"\x7fELF" and head[5:6] == b"\1" else None

@@ -1,0 +1,353 @@
+"""A driver call that never returns costs the GPU it was made for, once the deadline, and nothing else."""
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from otelgpu.config import Sampling
+from tests.conftest import ROOT
+from tests.fakenvml import Scenario, models
+from tests.faults.rig import ALL, FEW, LOST, check_truth, distinct, source_up, states, timed_page, up
+from tests.harness import Node, until, values
+
+Start = Callable[..., Node]
+
+DEADLINE = 0.3
+ROOM = 0.5  # seconds beyond the deadline in which the first page comes
+PAGES = 50
+XID = "DCGM_FI_DEV_XID_ERRORS"
+SAMPLING = Sampling(reuse=0, deadline=DEADLINE)
+
+WHOLE = distinct(models.h100(3))
+# GPU 1 lacks whatever is asked first, so that every second way is taken.
+OLD = WHOLE.with_gpu(
+    1,
+    answers={("nvmlDeviceGetTemperature", 0): None, "nvmlDeviceGetMemoryInfo_v2": None},
+    fields={83: None, 94: None, 142: None, 143: None, 144: None, 145: None, 146: None},
+)
+SPLIT = WHOLE.but(gpus=(WHOLE.gpus[0], models.split(WHOLE.gpus[1], (9, models.H100_1G)), WHOLE.gpus[2]))
+
+OPENING = (
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlGpmQueryDeviceSupport",
+)
+# Asked when a GPU is first read.
+FIRST = ("nvmlDeviceGetBrand", "nvmlDeviceGetInforomVersion", "nvmlDeviceGetInforomImageVersion")
+EACH_SWEEP = {
+    "nvmlDeviceGetMigMode": WHOLE,
+    "nvmlDeviceGetFieldValues": WHOLE,
+    "nvmlDeviceGetClockInfo": WHOLE,
+    "nvmlDeviceGetTemperature": WHOLE,
+    "nvmlDeviceGetPowerUsage": WHOLE,
+    "nvmlDeviceGetUtilizationRates": WHOLE,
+    "nvmlDeviceGetEncoderUtilization": WHOLE,
+    "nvmlDeviceGetDecoderUtilization": WHOLE,
+    "nvmlDeviceGetMemoryInfo_v2": WHOLE,
+    "nvmlDeviceGetGridLicensableFeatures_v4": WHOLE,
+    "nvmlGpmSampleGet": WHOLE,
+    "nvmlDeviceGetTemperatureV": OLD,
+    "nvmlDeviceGetTotalEnergyConsumption": OLD,
+    "nvmlDeviceGetPcieReplayCounter": OLD,
+    "nvmlDeviceGetMemoryInfo": OLD,
+    "nvmlDeviceGetRemappedRows": OLD,
+    "nvmlDeviceGetMigDeviceHandleByIndex": SPLIT,
+    "nvmlGpmMigSampleGet": SPLIT,
+}
+FIRST_SPLIT = ("nvmlDeviceGetMaxMigDeviceCount",)
+ON_INSTANCE = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2")
+SECOND_SWEEP = ("nvmlGpmMetricsGet",)
+# Asked of no GPU. Each has a test of its own below.
+SYSTEM = {
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount_v2",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetNVMLVersion",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlEventSetCreate",
+    "nvmlEventSetWait_v2",
+    "nvmlEventSetFree",
+    "nvmlDeviceRegisterEvents",
+}
+C_NAMES = {
+    "nvmlInit": "nvmlInitWithFlags",
+    "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetPciInfo": "nvmlDeviceGetPciInfo_v3",
+}
+
+
+def stuck(scenario: Scenario, function: str) -> Scenario:
+    return scenario.with_gpu(1, hangs={function})
+
+
+def check_stuck(node: Node, *down: str, lost: int = 0) -> None:
+    """The first page is late by the deadline at most, all others are quick; *down* are down, GPUs 0 and 2 are there."""
+    healthy = {gpu.uuid for gpu in (WHOLE.gpus[0], WHOLE.gpus[2])}
+    page, seconds = timed_page(node)
+    threads = threading.active_count()
+    began = time.monotonic()
+    pages = [node.page() for _ in range(PAGES)]
+    later = time.monotonic() - began
+
+    assert seconds < DEADLINE + ROOM
+    assert later < PAGES * DEADLINE / 6
+    assert threading.active_count() == threads
+    for each in (page, pages[0], pages[-1]):
+        assert check_truth(each) == healthy
+        assert up(each) == dict.fromkeys(healthy, 1) | dict.fromkeys(down, 0)
+        assert states(each) == {"up": 2, "timeout": 1} | ({"lost": lost} if lost else {})
+        assert source_up(each) == 1
+
+
+def check_back(node: Node, scenario: Scenario) -> None:
+    """When the call returns, all is as it was."""
+    node.show(scenario)
+    everybody = {gpu.uuid for gpu in scenario.gpus}
+
+    until(lambda: check_truth(node.page()) == everybody, "the GPU is back")
+    assert up(node.page()) == dict.fromkeys(everybody, 1)
+
+
+def test_every_function_that_is_used_is_made_to_hang_here() -> None:
+    """A new question that nobody let hang would be the one that hangs in production."""
+    used = set()
+    for path in Path(ROOT, "otelgpu/sources/nvml").glob("*.py"):
+        found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
+        used |= {C_NAMES.get(name, name) for name in found}
+    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError"}  # constants
+    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM}
+
+    assert used == tried - {"nvmlDeviceGetMemoryInfo_v2"}
+
+
+@pytest.mark.parametrize("function", OPENING)
+def test_a_gpu_that_cannot_be_opened_costs_itself(function: str, node: Start) -> None:
+    """Discovery hangs as well as reading does, at the start and for a GPU that comes later."""
+    running = node(stuck(WHOLE, function), fields=ALL, sampling=SAMPLING)
+    check_stuck(running, "")
+    check_back(running, WHOLE)
+
+    running.show(WHOLE.with_gpu(1, gone=True))
+    assert len(check_truth(running.page())) == 2
+    running.show(stuck(WHOLE, function))
+
+    check_stuck(running, WHOLE.gpus[1].uuid, "", lost=1)  # nobody knows yet that they are one and the same
+    check_back(running, WHOLE)
+
+
+@pytest.mark.parametrize("function", [*FIRST, *FIRST_SPLIT, *EACH_SWEEP])
+def test_a_gpu_that_hangs_at_the_start_costs_itself(function: str, node: Start) -> None:
+    """The first sweep must not be the one that never ends."""
+    scenario = EACH_SWEEP.get(function, SPLIT if function in FIRST_SPLIT else WHOLE)
+    running = node(stuck(scenario, function), fields=ALL, sampling=SAMPLING)
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, scenario)
+
+
+@pytest.mark.parametrize("function", [*EACH_SWEEP, *SECOND_SWEEP])
+def test_a_gpu_that_hangs_in_operation_costs_itself(function: str, node: Start) -> None:
+    """The deadline is paid once; the others stay fresh; nothing of the stuck GPU is shown, and it comes back."""
+    scenario = EACH_SWEEP.get(function, WHOLE)
+    running = node(scenario, fields=ALL, sampling=SAMPLING)
+    running.settled_page()
+    threading.Event().wait(0.11)  # GPM closes a window no sooner
+    running.show(stuck(scenario, function))
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, scenario)
+
+
+@pytest.mark.parametrize("function", ON_INSTANCE)
+def test_an_instance_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
+    """A MIG instance is asked in its GPU's thread; the other GPUs never notice."""
+    hanging = SPLIT.with_instance(1, 0, hangs={function})
+    running = node(hanging, fields=ALL, sampling=SAMPLING)
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, SPLIT)
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion"]
+)
+def test_a_driver_that_hangs_at_the_start_gets_a_page_about_that(function: str, node: Start) -> None:
+    """Nothing is known of the GPUs, and the page says so in time; when the driver is there, so are they."""
+    began = time.monotonic()
+    running = node(WHOLE.but(hangs={function}), fields=FEW, sampling=SAMPLING)
+    page = running.page()
+    first = time.monotonic() - began
+    _, seconds = timed_page(running)
+
+    assert first < 2 * (DEADLINE + ROOM)
+    assert seconds < DEADLINE / 3
+    assert source_up(page) == 0
+    assert up(page) == {}
+    assert not check_truth(page)
+    assert "otelgpu_build_info{" in page
+    assert running.pipeline.sampler.why_not_ready() == "the driver does not answer"
+
+    running.show(WHOLE)
+    until(lambda: running.pipeline.sampler.why_not_ready() is None, "ready, though nobody asks for a page")
+    assert len(check_truth(running.page())) == 3
+
+
+def test_a_count_that_hangs_in_operation_leaves_the_gpus(node: Start) -> None:
+    """How many GPUs there are is one question; each GPU's own answer says more."""
+    running = node(WHOLE, fields=FEW, sampling=SAMPLING)
+    running.show(WHOLE.but(hangs={"nvmlDeviceGetCount_v2"}))
+    page, seconds = timed_page(running)
+    _, later = timed_page(running)
+
+    assert seconds < DEADLINE
+    assert later < DEADLINE / 4
+    assert source_up(page) == 1
+    assert len(check_truth(page)) == 3
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_one_lock_in_the_driver_takes_all_gpus_down_and_not_the_page(at_start: bool, node: Start) -> None:  # noqa: FBT001
+    """Some drivers take one call at a time: a hung one freezes all, and the page says just that."""
+    locked = WHOLE.but(global_lock=True)
+    running = node(locked, fields=FEW, sampling=SAMPLING)
+    if at_start:
+        running.show(locked.but(hangs={"nvmlDeviceGetCount_v2"}))
+    else:
+        running.show(stuck(locked, "nvmlDeviceGetPowerUsage"))
+    _, seconds = timed_page(running)
+    page, later = timed_page(running)
+    _, latest = timed_page(running)
+
+    assert seconds < DEADLINE + ROOM
+    assert min(later, latest) < DEADLINE / 3
+    assert not check_truth(page)
+    assert up(page) == dict.fromkeys([gpu.uuid for gpu in WHOLE.gpus], 0)
+    assert states(page) == {"up": 0, "timeout": 3}
+    assert source_up(page) == 0
+    assert "otelgpu_build_info{" in page
+
+    check_back(running, WHOLE)
+
+
+def test_no_memory_for_samples_takes_gpus_down_and_not_the_page(node: Start) -> None:
+    """Sample objects are asked of the library as a whole: when that hangs, every GPU's thread does."""
+    fields = (*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+    running = node(WHOLE.but(hangs={"nvmlGpmSampleAlloc"}), fields=fields, sampling=SAMPLING)
+    page, seconds = timed_page(running)
+
+    assert seconds < DEADLINE / 3  # the first sweep has paid
+    assert states(page) == {"up": 0, "timeout": 3}
+    assert not check_truth(page)
+
+    check_back(running, WHOLE)
+
+
+def test_samples_that_cannot_be_given_back_cost_that_gpu(node: Start) -> None:
+    """A lost GPU's samples are freed in its own thread."""
+    fields = (*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+    running = node(WHOLE, fields=fields, sampling=SAMPLING)
+    running.show(WHOLE.but(hangs={"nvmlGpmSampleFree"}).with_gpu(1, errors={"nvmlDeviceGetPowerUsage": LOST}))
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, WHOLE)
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+def test_events_that_cannot_be_waited_for_cost_the_xids(function: str, node: Start) -> None:
+    """All GPUs share one event set; when that hangs their readings are as fresh as before, and no old XID is shown."""
+    running = node(WHOLE.but(hangs={function}), fields=(*FEW, XID), sampling=SAMPLING)
+    until(lambda: not values(running.page(), XID), "no XID is claimed")
+    page, seconds = timed_page(running)
+
+    assert seconds < DEADLINE / 3
+    assert len(check_truth(page)) == 3
+    assert up(page) == dict.fromkeys([gpu.uuid for gpu in WHOLE.gpus], 1)
+    assert values(page, "otelgpu_missing", by="gap") == {"timeout": 1}
+
+    running.show(WHOLE)
+    until(lambda: len(values(running.page(), XID)) == 3, "XIDs are back")
+
+
+def test_a_registration_that_hangs_costs_its_gpu(node: Start) -> None:
+    """Every GPU registers for events in its own thread, and no lock is held meanwhile."""
+    running = node(stuck(WHOLE, "nvmlDeviceRegisterEvents"), fields=(*FEW, XID), sampling=SAMPLING)
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, WHOLE)
+
+
+@pytest.mark.parametrize("function", ["nvmlShutdown", "nvmlEventSetFree"])
+def test_an_end_that_hangs_is_given_up_in_time(function: str, node: Start) -> None:
+    """The process has to leave, if need be without the driver's consent."""
+    running = node(WHOLE, fields=(*FEW, XID), sampling=SAMPLING)
+    running.show(WHOLE.but(hangs={function}))
+    began = time.monotonic()
+    is_clean = running.pipeline.sampler.stop(1.0)
+
+    assert not is_clean
+    assert time.monotonic() - began < 1.0 + ROOM
+
+
+def test_a_stuck_gpu_keeps_no_other_from_moving_up(node: Start) -> None:
+    """The slot of a stuck thread may hold another GPU after the count has changed: that one gets its own thread."""
+    four = distinct(models.h100(4))
+    running = node(four, fields=FEW, sampling=SAMPLING)
+    running.show(four.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"}))
+    running.page()
+    running.show(four.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"}).with_gpu(0, gone=True))
+    running.page()
+    page, seconds = timed_page(running)
+
+    assert seconds < DEADLINE / 3
+    assert check_truth(page) == {four.gpus[2].uuid, four.gpus[3].uuid}
+    assert up(page) == {gpu.uuid: int(number > 1) for number, gpu in enumerate(four.gpus)}
+    assert states(page) == {"up": 2, "lost": 1, "timeout": 1}
+
+    check_back(running, four)
+    until(lambda: running.pipeline.sampler.stop(5), "a clean end")
+
+
+def test_a_thread_that_was_replaced_takes_nothing_back(node: Start) -> None:
+    """When it returns, the slot is another GPU's by now: its readings and its sample objects are left alone."""
+    four = distinct(models.h100(4))
+    hanging = four.with_gpu(1, hangs={"nvmlDeviceGetName"})
+    running = node(hanging, fields=(*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), sampling=SAMPLING)
+    running.show(hanging.with_gpu(0, gone=True))
+    running.page()
+    assert check_truth(running.page()) == {four.gpus[2].uuid, four.gpus[3].uuid}
+    running.show(four.with_gpu(0, gone=True))
+
+    until(lambda: len(check_truth(running.page())) == 3, "the GPU is back, in its new place")
+    for _ in range(5):
+        page = running.page()
+        assert check_truth(page) == {gpu.uuid for gpu in four.gpus[1:]}
+        assert states(page) == {"up": 3, "lost": 1}
+    until(lambda: running.pipeline.sampler.stop(5), "a clean end")
+
+
+@pytest.mark.soak
+def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
+    """Each hang costs one deadline; threads and time do not grow with them."""
+    running = node(WHOLE, fields=FEW, sampling=Sampling(reuse=0, deadline=0.1))
+    running.page()
+    threads = threading.active_count()
+    for number in range(200):
+        function = list(EACH_SWEEP)[number % 5]
+        running.show(stuck(WHOLE, function))
+        _, seconds = timed_page(running)
+
+        assert seconds < 0.1 + ROOM
+        check_back(running, WHOLE)
+    assert threading.active_count() == threads
+    until(lambda: running.pipeline.sampler.stop(5), "a clean end")
