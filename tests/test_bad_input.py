@@ -241,6 +241,7 @@ GARBAGE: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "3700000": (POWER, {"answers": {"nvmlDeviceGetPowerUsage": 3700000}}),
     "2147483632": ("DCGM_FI_DEV_GPU_TEMP", {"answers": {("nvmlDeviceGetTemperature", 0): 2147483632}}),
     "2147483635": ("DCGM_FI_DEV_SM_CLOCK", {"answers": {("nvmlDeviceGetClockInfo", 1): 2147483635}}),
+    "2147483634": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", {"fields": {94: 2147483634}}),
     "9223372036854775808": (ENERGY, {"fields": {83: 2**63}}),
     "18446744073709551615": (ENERGY, {"fields": {83: 2**64 - 1}}),
     "nan": (ACTIVE, {"gpm": {1: float("nan")}}),

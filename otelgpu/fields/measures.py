@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from otelgpu.fields.row import Kind, Number
 
-# DCGM's blank values begin at 0x7ffffffffffffff0 (int64) and 2^47 (double); NVML writes "not available" as all ones.
+# DCGM's blank values begin at 0x7ffffffffffffff0 (int64), 0x7ffffff0 (int32) and 2^47 (double); NVML writes "not
+# available" as all ones. No 32-bit counter of errors or rows gets near the lowest of them and stays in service.
 INT64_HIGHEST = 0x7FFFFFFFFFFFFFEF
 DOUBLE_HIGHEST = float(2**47 - 1)
-INT32_HIGHEST = 0xFFFFFFFE
+INT32_HIGHEST = 0x7FFFFFEF
 
 MEBI = 1024 * 1024
 
