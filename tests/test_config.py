@@ -375,8 +375,10 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     "MIG instance": (
         "devices: MIG-1a2b",
         [
-            "1: devices: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id "
-            '(00000000:8D:00.0); MIG instances come with their GPU, got "MIG-1a2b"'
+            (
+                "1: devices: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id "
+                '(00000000:8D:00.0); MIG instances come with their GPU, got "MIG-1a2b"'
+            )
         ],
     ),
     "reversed range": ("devices: [5-2]", ['1: devices: a range goes up; did you mean 2-5?, got "5-2"']),

@@ -236,8 +236,6 @@ def test_a_recording_that_is_not_used_for_want_of_fields_has_none_that_is_read()
         assert not {each.name for each in _recording(name).samples} & READ, name
 
 
-
-
 # The recording has two more: CUDA_DRIVER_VERSION and MINOR_NUMBER, numbers that a CSV file made labels.
 @pytest.mark.parametrize(
     "label",

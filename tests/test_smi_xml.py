@@ -67,7 +67,9 @@ ROWS = (
 
 # Shown of a MIG instance; of a GPU with instances nvidia-smi shows it too, and our page does not: what instances
 # answer is theirs, or a sum over the page would count it twice (dcgm-exporter's page has it on the instances only).
-ON_INSTANCES = frozenset({"DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED"})
+ON_INSTANCES = frozenset(
+    {"DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED"}
+)
 
 NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "nvidia-smi shows no energy",
