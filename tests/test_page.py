@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Golden
 from tests.fakenvml import models
-from tests.harness import Node
+from tests.harness import Node, lines_of, values
 
 OWN = re.compile(r"^(# (HELP|TYPE) )?otelgpu_(process|snapshot|sweep|build)")
 
@@ -18,3 +18,11 @@ def test_the_page_of_each_model_is_as_reviewed(name: str, node: Callable[..., No
     page = node(models.MAKERS[name]()).settled_page()
 
     golden(f"page/{name}.txt", "".join(f"{line}\n" for line in page.splitlines() if not OWN.match(line)))
+
+
+def test_sixty_four_gpus_are_all_on_the_page(node: Callable[..., Node]) -> None:
+    """The largest machines there are have more GPUs than dcgm-exporter's 32."""
+    page = node(models.h100(64)).page()
+
+    assert list(values(page, "DCGM_FI_DEV_GPU_TEMP")) == [str(index) for index in range(64)]
+    assert len({line.labels["UUID"] for line in lines_of(page) if line.name == "DCGM_FI_DEV_GPU_TEMP"}) == 64
