@@ -15,7 +15,7 @@ from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, 
 from otelgpu.config.keys import Shape
 from otelgpu.config.settings import Config
 from otelgpu.config.values import Address, SourceChoice, check_label_name
-from otelgpu.config.words import plain
+from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
 SpecParser = Callable[[str], object]
@@ -57,10 +57,10 @@ def load(
 
 
 def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
-    path, asked_by = config_path, f"--config {plain(config_path or '')}"
+    path, asked_by = config_path, f"--config {whole(config_path or '')}"
     if path is None:
         path = environ.get(FILE_VARIABLE) or None
-        asked_by = f"{FILE_VARIABLE}: {plain(path or '')}"
+        asked_by = f"{FILE_VARIABLE}: {whole(path or '')}"
     if path is None:
         return
     from otelgpu.config.yamlfile import from_file  # here, because yaml costs 20 ms and most starts have no file

@@ -27,6 +27,11 @@ def plain(text: str) -> str:
     return text if 0 < len(text) <= _SHOWN and _PLAIN.issuperset(text) else shown(text)
 
 
+def whole(path: str) -> str:
+    """Give back a path in full, so that it can be copied, unless somebody could misread it."""
+    return path if path and _PLAIN.issuperset(path) else shown(path)
+
+
 def one_of(choices: Iterable[str]) -> str:
     """Name the choices: "dcgm or semconv", "debug, info, warning or error"."""
     *first, last = choices

@@ -13,7 +13,7 @@ import yaml
 
 from otelgpu.config.given import Given, Problem, commas
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
-from otelgpu.config.words import meant, plain, shown
+from otelgpu.config.words import meant, plain, shown, whole
 
 _LARGEST = 1 << 20  # bytes
 _DEEPEST = 20
@@ -32,16 +32,16 @@ def from_file(path: str, *, asked_by: str, problems: list[Problem]) -> Iterator[
     `asked_by` is where the path was given: "--config otelgpu.yaml", "OTELGPU_CONFIG: otelgpu.yaml".
     """
     try:
-        root = _root(_text(path, asked_by), name=plain(path))
+        root = _root(_text(path, asked_by), name=whole(path))
     except _UnusableError as error:
         problems.append(Problem(str(error)))
         return
     if root is not None and not _is_null(root):
-        yield from _Walk(plain(path), problems).settings(root)
+        yield from _Walk(whole(path), problems).settings(root)
 
 
 def _text(path: str, asked_by: str) -> str:
-    name = plain(path)
+    name = whole(path)
     try:
         if not path:
             raise _UnusableError(f"{asked_by}: expected a file name")
