@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -90,7 +91,10 @@ class Pipeline:
             return ()
         from otelgpu.export.push.setup import pushes  # here: protobuf and the transports cost memory
 
-        return pushes(self.config, self.fields, pinned, refresh=self.sampler.refresh, is_fresh=self.is_fresh)
+        # Readings as old as the pace itself would be sent every other time only.
+        age = min(self.config.sampling.reuse, self.config.otlp.interval / 2)
+        refresh = partial(self.sampler.refresh, max_age=age)
+        return pushes(self.config, self.fields, pinned, refresh=refresh, is_fresh=self.is_fresh)
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
         """Whether the readings of *snapshot* may still be shown."""

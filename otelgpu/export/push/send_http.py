@@ -132,8 +132,5 @@ def _plain(error: BaseException) -> str:
 
 
 def _wrapped(error: BaseException) -> BaseException | None:
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, BaseException):
-        return reason
-    arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
-    return arguments[0] if arguments else None
+    deeper = (error.__cause__, getattr(error, "reason", None), *error.args)
+    return next((one for one in deeper if isinstance(one, BaseException)), None)
