@@ -42,8 +42,8 @@ class HttpSender:
         self._compression = compression
         self._wall = wall
         self._session = requests.Session()
-        self._session.verify = verify
-        self._session.cert = client
+        self._verify = verify
+        self._client = client
         self._session.headers["User-Agent"] = f"otelgpu/{__version__} {requests.utils.default_user_agent()}"
         self._session.headers["Content-Type"] = "application/x-protobuf"
         if compression != "none":
@@ -56,7 +56,13 @@ class HttpSender:
         body = self._body(payload)
         try:
             with self._session.post(
-                self.place, data=body, timeout=self._timeout, allow_redirects=False, stream=True
+                self.place,
+                data=body,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+                verify=self._verify,  # REQUESTS_CA_BUNDLE would go over the session's, but not over the call's
+                cert=self._client,
             ) as answer:
                 content = _content(answer, until)
         except requests.Timeout:
