@@ -215,12 +215,14 @@ class Rotel:
     grpc: int = field(default_factory=free_port)
     http: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    exporter: str = "otlp"
 
     def start(self) -> None:
         """Start it, and return once it listens."""
         flags = {
             "otlp-grpc-endpoint": f"127.0.0.1:{self.grpc}",
             "otlp-http-endpoint": f"127.0.0.1:{self.http}",
+            "exporter": self.exporter,
             "otlp-exporter-endpoint": self.sink,
             "otlp-exporter-protocol": "http",
             "batch-timeout": "50ms",
