@@ -145,22 +145,23 @@ def test_an_unforeseen_exception_does_not_end_the_thread(caplog: pytest.LogCaptu
 def test_stopping_tries_once_more_and_gives_up(caplog: pytest.LogCaptureFixture) -> None:
     """At SIGTERM a collector that is there gets everything; one that is not holds nobody up."""
     sender = _Sender([Failed("gone")] * 9)
-    buffer = Buffer(most_bytes=1000, most_seconds=1000)
-    pausing = threading.Event()
-    stopped = threading.Event()
-    pauses: list[float] = []
+    pausing, closed = threading.Event(), threading.Event()
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
+    class Noted(Buffer):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    def pause(_: float) -> None:
         pausing.set()
-        stopped.wait(LIMIT)
+        closed.wait(LIMIT)
 
+    buffer = Noted(most_bytes=1000, most_seconds=1000)
     pusher = Pusher(buffer, sender, pause=pause)
     for payload in (b"a", b"b"):
         buffer.put(payload, 1)
     pusher.start()
     assert pausing.wait(LIMIT)
-    threading.Timer(0, stopped.set).start()
     ended = pusher.stop(LIMIT)
 
     assert ended
