@@ -217,7 +217,9 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     parameters += [
         _SettingFlag(
-            setting, spelling, hidden=spelling != setting.flags[0] or (is_look and setting.key.startswith("server."))
+            setting,
+            spelling,
+            hidden=spelling != setting.flags[0] or (is_look and setting.key.startswith(("server.", "otlp."))),
         )
         for setting in SETTINGS.values()
         for spelling in setting.flags

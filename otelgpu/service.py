@@ -9,19 +9,22 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
-from otelgpu.config import Config
+from otelgpu.config import Config, Otlp
 from otelgpu.errors import ConfigError, StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
-from otelgpu.export.page import Format, PageReader, PageSource
+from otelgpu.export.outlet import Outlet
+from otelgpu.export.page import Format, NoPage, PageReader, PageSource
+from otelgpu.export.resource import full_resource, plain_resource
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
@@ -39,6 +42,7 @@ PAGE_THREADS = 4
 WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
 NO_HOSTNAME = "none"
 FB_TOTAL = 250
+PUSH_SHARE = 0.6  # of the time there is to stop, for delivering what is left
 NAMED = 10  # field names in one warning
 
 
@@ -68,14 +72,29 @@ class Pipeline:
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
-        reader, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
-        resource = Resource({"service.name": "otelgpu", "service.version": __version__})
-        self._provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+        readers, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
+        self.pushes = self._pushes(pinned)
+        readers += [push.reader for push in self.pushes]
+        resource = full_resource(environ, hostname_of(config, environ)) if self.pushes else plain_resource(environ)
+        self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("otelgpu", __version__)
         create_instruments(meter, self.fields, pinned)
         self.record_scrape = create_own_instruments(
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
+        if self.pushes:
+            self.pushes[0].create_instruments(meter)
+
+    def _pushes(self, pinned: Pinned) -> Sequence[Outlet]:
+        """Build what pushes: nothing, or one way out, hardly ever more."""
+        if not self.config.pushes:
+            return ()
+        from otelgpu.export.push.setup import pushes  # here: protobuf and the transports cost memory
+
+        # Readings as old as the pace itself would be sent every other time only.
+        age = min(self.config.sampling.reuse, self.config.otlp.interval / 2)
+        refresh = partial(self.sampler.refresh, max_age=age)
+        return pushes(self.config, self.fields, pinned, refresh=refresh, is_fresh=self.is_fresh)
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
         """Whether the readings of *snapshot* may still be shown."""
@@ -118,9 +137,18 @@ class Pipeline:
         reason = f"no answer within {config.sampling.deadline:g} s" if snapshot is None else snapshot.source_reason
         return f"{config.origin('source')}: {config.source}: {reason}"
 
+    def start(self) -> None:
+        """Begin to ask the driver, and to push where that is wanted."""
+        self.sampler.start()
+        for push in self.pushes:
+            push.start()
+
     def stop(self, timeout: float) -> bool:
-        """End everything; False when the driver holds a thread."""
-        is_clean = self.sampler.stop(timeout)
+        """End everything, and push what can be pushed before; False when the driver holds a thread."""
+        until = time.monotonic() + timeout
+        for push in self.pushes:
+            push.stop((until - time.monotonic()) * PUSH_SHARE)
+        is_clean = self.sampler.stop(until - time.monotonic())
         self._provider.shutdown()
         return is_clean
 
@@ -165,7 +193,8 @@ def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
 
 def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    pipeline = Pipeline(config, os.environ if environ is None else environ)
+    here = replace(config, otlp=Otlp(), exporters=(), disabled=False)  # a look shows the page, whatever is pushed
+    pipeline = Pipeline(here, os.environ if environ is None else environ)
     pipeline.sampler.start()
     try:
         snapshot = pipeline.sampler.refresh()
@@ -194,7 +223,7 @@ def serve(
     pipeline = Pipeline(config, os.environ if environ is None else environ)
     sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
     with ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page") as executor:
-        life = Life(pipeline.sampler.start, pipeline.stop, pipeline.obstacle)
+        life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)
     if not is_clean:
@@ -211,16 +240,20 @@ def _chosen(config: Config) -> Callable[[Device], bool]:
     )
 
 
-def _reader(config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str) -> tuple[MetricReader, PageSource]:
+def _reader(
+    config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str
+) -> tuple[list[MetricReader], PageSource]:
     """Build the reader for the page, once as the SDK sees it and once as the server does."""
+    if not config.has_page:
+        return [], NoPage()
     labels = tuple(config.labels.items())
     if config.naming == "semconv":
         from otelgpu.export.semconv import JoinedPrometheusReader  # here: the stock exporter costs memory
 
         joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
-        return joined, joined
+        return [joined], joined
     plain = PageReader(fields, DcgmJoin(config.compat, hostname, labels), pinned)
-    return plain, plain
+    return [plain], plain
 
 
 def _warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:

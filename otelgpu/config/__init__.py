@@ -2,7 +2,7 @@
 
 from otelgpu.config.given import Flag
 from otelgpu.config.load import load
-from otelgpu.config.settings import Config, Log, Mig, Sampling, Server, Simulated
+from otelgpu.config.settings import Config, Log, Mig, Otlp, Sampling, Server, Simulated
 from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Flag",
     "Log",
     "Mig",
+    "Otlp",
     "Pick",
     "Sampling",
     "Server",

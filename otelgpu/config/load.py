@@ -1,4 +1,4 @@
-"""From texts to a Config: flag over environment over file over default.
+"""From texts to a Config: flag over environment over file over OTEL_* over default.
 
 Rule 1: every problem of every layer is found before any is reported, also of a value that another one overrides.
 Rule 2: the more explicit layer replaces a value whole; lists and labels are not merged.
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
 from otelgpu.config.keys import Shape
 from otelgpu.config.settings import Config
-from otelgpu.config.values import Address, SourceChoice, check_label_name
+from otelgpu.config.standard import chosen_exporters, from_standard
+from otelgpu.config.values import Address, SourceChoice
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
@@ -34,7 +35,9 @@ def load(
     `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
     """
     problems: list[Problem] = []
+    standard = chosen_exporters(environ, problems)
     layers = (
+        _grouped(from_standard(environ, standard, problems)),
         _grouped(_from_file(environ, config_path, problems)),
         _grouped(from_environ(environ, problems)),
         _grouped(from_flags(flags)),
@@ -48,7 +51,7 @@ def load(
             if len(problems) == found:
                 values[key] = value
                 chosen[key] = group
-    config = _built(values, chosen)
+    config = replace(_built(values, chosen), exporters=standard.exporters, disabled=standard.disabled)
     problems += _contradictions(config, chosen)
     if problems:
         in_order = sorted(problems, key=attrgetter("line"))
@@ -104,7 +107,8 @@ def _entry(given: Given, parse_spec: SpecParser | None) -> object:
     if given.setting.shape is Shape.MAPPING:
         if given.name == NAMELESS:
             raise ValueError("expected NAME=VALUE")
-        check_label_name(given.name)
+        if given.setting.parse is not None:
+            given.setting.parse(given.name)
     value = given.setting.value(given.text)
     if parse_spec is not None and isinstance(value, SourceChoice) and value.spec:
         parse_spec(value.spec)

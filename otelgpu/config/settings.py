@@ -15,7 +15,10 @@ from otelgpu.config.values import (
     Address,
     Pick,
     SourceChoice,
+    check_header_name,
+    check_label_name,
     parse_address,
+    parse_endpoint,
     parse_field_name,
     parse_pick,
     parse_source,
@@ -99,6 +102,63 @@ class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 0
 
 
+class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where metrics are pushed to, over OTLP. The variables OTEL_* fill in what is not set here."""
+
+    endpoint: Annotated[
+        str,
+        _about(
+            "Push to this collector: `http://HOST:4318`, or `http://HOST:4317` for gRPC (`https` with TLS); "
+            "empty: do not push.",
+            flag="--otlp",
+            word="URL",
+            parse=parse_endpoint,
+        ),
+    ] = ""
+    protocol: Annotated[
+        Literal["auto", "grpc", "http/protobuf"],
+        _about("`grpc`, `http/protobuf`, or `auto`: gRPC where the port is 4317."),
+    ] = "auto"
+    headers: Annotated[
+        Mapping[str, str],
+        _about("Headers to send along, `NAME=VALUE`.", word="NAME=VALUE", parse=check_header_name),
+    ] = field(default_factory=dict)
+    interval: Annotated[float, Meta(ge=0.01, le=86400), _about("Collect and push at this pace.")] = 60.0
+    timeout: Annotated[
+        float,
+        Meta(gt=0, le=600),
+        _about("Wait this long for the collector's answer to one batch."),
+    ] = 10.0
+    compression: Annotated[
+        Literal["gzip", "deflate", "none"],
+        _about("How batches are compressed: `gzip`, `deflate` (HTTP only) or `none`."),
+    ] = "gzip"
+    certificate: Annotated[str, _about("File of the authorities that may vouch for the collector.", word="FILE")] = ""
+    client_certificate: Annotated[str, _about("File of the certificate to show to the collector.", word="FILE")] = ""
+    client_key: Annotated[str, _about("File of the key of that certificate.", word="FILE")] = ""
+    temporality: Annotated[
+        Literal["cumulative", "delta", "lowmemory"],
+        _about("Counters as totals (`cumulative`) or as what came on top (`delta`); `lowmemory` as OpenTelemetry's."),
+    ] = "cumulative"
+    histograms: Annotated[
+        Literal["explicit_bucket_histogram", "base2_exponential_bucket_histogram"],
+        _about(
+            "How histograms are sent: `explicit_bucket_histogram` or `base2_exponential_bucket_histogram`.",
+            word="AGGREGATION",
+        ),
+    ] = "explicit_bucket_histogram"
+    buffer_seconds: Annotated[
+        float,
+        Meta(gt=0, le=86400),
+        _about("Keep a batch that cannot be delivered this long; the oldest is dropped first."),
+    ] = 900.0
+    buffer_bytes: Annotated[
+        int,
+        Meta(ge=1, le=2**40),
+        _about("Keep at most so many bytes of compressed batches."),
+    ] = 64 << 20
+
+
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged on stderr, and how."""
 
@@ -151,17 +211,34 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ""
     labels: Annotated[
         Mapping[str, str],
-        _about("More labels for every series, `NAME=VALUE`.", flag="--label", word="NAME=VALUE"),
+        _about(
+            "More labels for every series, `NAME=VALUE`.", flag="--label", word="NAME=VALUE", parse=check_label_name
+        ),
     ] = field(default_factory=dict)
     server: Server = Server()
     sampling: Sampling = Sampling()
     mig: Mig = Mig()
+    otlp: Otlp = Otlp()
     simulated: Simulated = Simulated()
     log: Log = Log()
 
     # No setting (it has no meaning for the user): the places that values came from, for later messages. A key, or
     # KEY[1] for an entry of a list, to "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse" or "default".
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    # No settings either: what OTEL_METRICS_EXPORTER names (() when it is not set), and whether OTEL_SDK_DISABLED.
+    exporters: tuple[str, ...] = ()
+    disabled: bool = False
+
+    @property
+    def has_page(self) -> bool:
+        """Whether /metrics is served."""
+        return not self.disabled and (not self.exporters or "prometheus" in self.exporters)
+
+    @property
+    def pushes(self) -> bool:
+        """Whether metrics are sent anywhere, to a collector or the console."""
+        return not self.disabled and (bool(self.otlp.endpoint) or "console" in self.exporters)
 
     def origin(self, key: str, entry: int | None = None) -> str:
         """Say where a value came from: its file and line, its variable, its flag, or "default"."""

@@ -9,6 +9,7 @@ import re
 import socket
 from dataclasses import dataclass
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 _ADDRESS = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
@@ -177,6 +178,32 @@ def check_label_name(name: str) -> None:
         raise ValueError("label names that begin with __ belong to Prometheus")
     if name in OWN_LABELS or name.startswith(_OWN_PREFIXES):
         raise ValueError("otelgpu sets this label itself")
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-zA-Z-]+")
+
+
+def check_header_name(name: str) -> None:
+    """Raise ValueError unless this can be the name of a header."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError("a header name is letters, digits and -")
+
+
+_ENDPOINT = "expected http://HOST:PORT or https://HOST:PORT"
+
+
+def parse_endpoint(text: str) -> str:
+    """Check the URL of a collector; "" is none."""
+    if not text:
+        return text
+    url = urlsplit(text)
+    try:
+        port = url.port
+    except ValueError:
+        raise ValueError(f"a port is 0 to {_HIGHEST_PORT}") from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0 or not text.isprintable() or " " in text:
+        raise ValueError(_ENDPOINT)
+    return text
 
 
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2}))? ?(ms|s|m|h)?")

@@ -33,6 +33,14 @@ class PageSource(Protocol):
         """Collect and write one page of *snapshot*; its readings are left away unless *shown*."""
 
 
+class NoPage:
+    """Stands in where no page is wanted: the server goes on answering whether the process is well."""
+
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:  # noqa: ARG002 - as PageSource
+        """Say why there is nothing."""
+        return b"# no metrics here: OTEL_METRICS_EXPORTER does not name prometheus, or OTEL_SDK_DISABLED is true\n"
+
+
 class PageReader(MetricReader):
     """Writes dcgm-exporter's page from what the SDK collects."""
 

@@ -35,7 +35,7 @@ def _ours(devices: int) -> Callable[[], bytes]:
     reader = PageReader(FIELDS, DcgmJoin("4.8.2", "node-1"), pinned)
     provider = MeterProvider([reader], shutdown_on_exit=False)
     create_instruments(provider.get_meter("bench"), FIELDS, pinned)
-    snapshot = _snapshot(devices)
+    snapshot = snapshot_of(devices)
     return lambda: reader.page(snapshot, Format.TEXT, shown=True)
 
 
@@ -79,7 +79,8 @@ def _number(field: Field, index: int) -> int | float:
     return 12.5 + index if field.number is Number.DOUBLE else 345 + index
 
 
-def _snapshot(count: int) -> Snapshot:
+def snapshot_of(count: int) -> Snapshot:
+    """A sweep over so many devices, with a number for each of FIELDS."""
     devices = _devices(count)
     driver = CATALOGUE[1]
     return Snapshot(

@@ -1,0 +1,1 @@
+"""OTLP push: from a collection to bytes, and from bytes to a collector."""

@@ -1,0 +1,158 @@
+"""The thread that sends: one batch after the other, in order, until each is delivered or refused.
+
+Rule 1: only the front of the buffer is sent; while a collector does not take it everything behind it waits.
+Rule 2: a collector that says when to come back is taken at its word (up to LONGEST_ASKED); else the pause doubles from
+        one attempt to the next, give or take a fifth, so that a thousand nodes do not come back in step.
+Rule 3: a fault is logged when it appears and when it clears, never per attempt.
+Rule 4: the thread never dies, and never keeps the process: it is a daemon, and `stop` waits only as long as it is told.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from otelgpu.export.push.buffer import Batch, Buffer
+from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused, Sender
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds
+LONGEST_ASKED = 900.0  # seconds; a Retry-After of a day is a mistake
+JITTER = 0.2
+
+
+@dataclass(slots=True)
+class Sent:
+    """What has been counted; written by the pusher's thread alone."""
+
+    batches: int = 0
+    failed: int = 0  # attempts
+    refused_points: int = 0
+    rejected_points: int = 0
+    payload: int = 0  # bytes of delivered batches, compressed
+    last_unix: float | None = None
+
+
+@dataclass(slots=True)
+class _Faults:
+    """Which faults are known, so that each is told once."""
+
+    away: bool = False
+    told: set[str] = field(default_factory=set)
+
+
+class Pusher:
+    """Sends what is in the buffer. *pause* waits so many seconds, or until `stop`."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        sender: Sender,
+        *,
+        pause: Callable[[float], object] | None = None,
+        draw: Callable[[], float] = random.random,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.sent = Sent()
+        self._buffer = buffer
+        self._sender = sender
+        self._draw = draw
+        self._wall = wall
+        self._stopped = threading.Event()
+        self._pause = self._stopped.wait if pause is None else pause
+        self._attempts = 0
+        self._faults = _Faults()
+        self._thread = threading.Thread(target=self._run, name="otelgpu-push", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Send what is left as far as it goes and end, within *timeout* seconds. Safe to call twice.
+
+        Nothing is tried twice any more: a collector that does not answer now gets nothing. False when an attempt is
+        still under way; it ends with the process.
+        """
+        self._stopped.set()
+        self._buffer.close()
+        if self._thread.ident is not None:
+            self._thread.join(max(timeout, 0))
+        is_ended = not self._thread.is_alive()
+        self._sender.close()
+        left = len(self._buffer)
+        if left:
+            logger.warning("%d batches could not be delivered to %s before the end", left, self._sender.place)
+        return is_ended
+
+    def _run(self) -> None:
+        while (batch := self._buffer.head()) is not None:
+            outcome = self._outcome(batch)
+            wait = self._settle(batch, outcome)
+            if wait is None:
+                continue
+            if self._stopped.is_set():
+                return
+            self._pause(wait)  # ends at once when stopped: then the batch gets its last attempt
+
+    def _outcome(self, batch: Batch) -> Outcome:
+        try:
+            return self._sender.send(batch.payload)
+        except Exception as error:
+            if "sender" not in self._faults.told:
+                self._faults.told.add("sender")
+                logger.exception("an attempt to send to %s failed in an unforeseen way", self._sender.place)
+            return Failed(f"{type(error).__name__}: {error}")
+
+    def _settle(self, batch: Batch, outcome: Outcome) -> float | None:
+        """Act on an outcome; return how long to wait before the same batch is tried again, None for the next one."""
+        match outcome:
+            case Delivered():
+                self._buffer.done(batch)
+                self._count(batch, outcome)
+            case Refused(reason):
+                self._buffer.done(batch, dropped="refused")
+                self._attempts = 0
+                self.sent.failed += 1
+                self.sent.refused_points += batch.points
+                self._tell("refused", "%s refuses batches, which are dropped: %s", reason)
+            case Failed(reason, after):
+                self.sent.failed += 1
+                if not self._faults.away:
+                    self._faults.away = True
+                    place = self._sender.place
+                    logger.warning("%s takes no metrics (%s); they are kept and sent later", place, reason)
+                return self._wait(after)
+        return None
+
+    def _wait(self, asked: float | None) -> float:
+        self._attempts += 1
+        if asked is not None:
+            return min(max(asked, 0.0), LONGEST_ASKED)
+        pause = min(FIRST_PAUSE * float(1 << min(self._attempts - 1, 10)), LONGEST_PAUSE)
+        return pause * (1 - JITTER + 2 * JITTER * self._draw())
+
+    def _count(self, batch: Batch, delivered: Delivered) -> None:
+        self._attempts = 0
+        self.sent.batches += 1
+        self.sent.payload += len(batch.payload)
+        self.sent.last_unix = self._wall()
+        if self._faults.away:
+            self._faults.away = False
+            waiting = len(self._buffer)
+            logger.info("%s takes metrics again; %d more batches wait for it", self._sender.place, waiting)
+        if delivered.rejected:
+            self.sent.rejected_points += delivered.rejected
+            self._tell("rejected", "%s did not take some of the points: %s", delivered.message)
+        elif delivered.message:
+            self._tell("warned", "%s says: %s", delivered.message)
+        else:
+            self._faults.told.clear()
+
+    def _tell(self, fault: str, message: str, reason: str) -> None:
+        if fault not in self._faults.told:
+            self._faults.told.add(fault)
+            logger.warning(message, self._sender.place, reason)

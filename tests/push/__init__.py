@@ -1,0 +1,1 @@
+"""OTLP push, from what the driver says to what a collector takes."""

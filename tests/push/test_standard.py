@@ -1,0 +1,229 @@
+"""The variables of OpenTelemetry mean here what they mean everywhere: one test each, at least."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otelgpu.config import Config, Flag, load
+from otelgpu.errors import ConfigError
+from otelgpu.export.push.setup import is_grpc, metrics_url
+
+URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
+
+
+def _load(environ: Mapping[str, str], *flags: Flag) -> Config:
+    return load(environ=environ, flags=flags)
+
+
+def _problems(environ: Mapping[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        _load(environ)
+    return list(caught.value.problems)
+
+
+def test_without_any_of_them_nothing_is_pushed() -> None:
+    """A plain scrape target stays small, and nobody gets metrics who did not ask."""
+    config = _load({})
+
+    assert config.has_page
+    assert not config.pushes
+
+
+@pytest.mark.parametrize(
+    ("environ", "page", "pushes"),
+    [
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, False, True),
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, True, False),
+        ({"OTEL_METRICS_EXPORTER": "otlp, prometheus"}, True, True),
+        ({"OTEL_METRICS_EXPORTER": "none"}, False, False),
+        ({"OTEL_METRICS_EXPORTER": "console"}, False, True),
+        ({"OTEL_METRICS_EXPORTER": ""}, True, False),
+        ({"OTEL_METRICS_EXPORTER": "prometheus", **URL}, True, False),
+        (URL, True, True),
+        ({"OTEL_SDK_DISABLED": "true", **URL}, False, False),
+        ({"OTEL_SDK_DISABLED": "false", **URL}, True, True),
+    ],
+)
+def test_the_exporters_are_chosen(environ: Mapping[str, str], page: bool, pushes: bool) -> None:  # noqa: FBT001 - a table
+    """OTEL_METRICS_EXPORTER and OTEL_SDK_DISABLED; an endpoint alone adds push to the page."""
+    config = _load(environ)
+
+    assert (config.has_page, config.pushes) == (page, pushes)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_the_endpoint_has_a_default_when_otlp_is_asked_for(protocol: str) -> None:
+    """A collector on the same node, at its usual port."""
+    config = _load({"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+
+    assert config.otlp.endpoint == f"http://localhost:{4317 if protocol == 'grpc' else 4318}"
+    assert is_grpc(config) is (protocol == "grpc")
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http://c:4318/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/"}, "http://c:4318/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c/base"}, "https://c/base/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318/here"}, "http://c:4318/here"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://m:1/v1/metrics", **URL}, "http://m:1/v1/metrics"),
+        ({"OTELGPU_OTLP_ENDPOINT": "http://ours:4318", **URL}, "http://ours:4318/v1/metrics"),
+    ],
+)
+def test_the_endpoint_is_a_base_or_the_metrics_own(environ: Mapping[str, str], url: str) -> None:
+    """The general one gets the path of the signal; the one for metrics is taken as it is; ours goes over both."""
+    assert metrics_url(_load(environ)) == url
+
+
+@pytest.mark.parametrize(
+    ("environ", "grpc"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, True),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, False),
+    ],
+)
+def test_the_protocol_is_named_or_follows_the_port(environ: Mapping[str, str], grpc: bool) -> None:  # noqa: FBT001 - a table
+    """4317 is gRPC wherever OpenTelemetry runs."""
+    assert is_grpc(_load({**URL, **environ})) is grpc
+
+
+@pytest.mark.parametrize(
+    ("environ", "endpoint"),
+    [({}, "https://c:4317"), ({"OTEL_EXPORTER_OTLP_INSECURE": "true"}, "http://c:4317")],
+)
+def test_a_target_of_grpc_needs_no_scheme(environ: Mapping[str, str], endpoint: str) -> None:
+    """OTEL_EXPORTER_OTLP_INSECURE decides about TLS where no scheme does."""
+    config = _load({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", **environ})
+
+    assert config.otlp.endpoint == endpoint
+
+
+def test_headers_are_decoded() -> None:
+    """Tokens hold blanks and equals signs; the variable writes them as in a URL."""
+    config = _load({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20abc==, x-scope-orgid=7"})
+
+    assert config.otlp.headers == {"authorization": "Basic abc==", "x-scope-orgid": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "3"}, 3),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "5000"}, 5),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "3", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "2.5"}, 2.5),
+        ({"OTEL_METRIC_EXPORT_TIMEOUT": "4000"}, 4),
+        ({"OTEL_METRIC_EXPORT_TIMEOUT": "4000", "OTEL_EXPORTER_OTLP_TIMEOUT": "3"}, 3),
+        ({"OTEL_METRIC_EXPORT_TIMEOUT": "4000", "OTEL_EXPORTER_OTLP_TIMEOUT": "6"}, 4),
+    ],
+)
+def test_timeouts_are_read(environ: Mapping[str, str], seconds: float) -> None:
+    """In seconds as Python's SDK has it, or in milliseconds as the specification; the shorter of the two counts."""
+    assert _load(environ).otlp.timeout == seconds
+
+
+def test_the_interval_is_milliseconds() -> None:
+    """OTEL_METRIC_EXPORT_INTERVAL."""
+    assert _load({"OTEL_METRIC_EXPORT_INTERVAL": "5000"}).otlp.interval == 5
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "value"),
+    [
+        ("COMPRESSION", "none", "compression", "none"),
+        ("COMPRESSION", "GZIP", "compression", "gzip"),
+        ("CERTIFICATE", "/ca.pem", "certificate", "/ca.pem"),
+        ("CLIENT_CERTIFICATE", "/me.pem", "client_certificate", "/me.pem"),
+        ("CLIENT_KEY", "/me.key", "client_key", "/me.key"),
+    ],
+)
+def test_the_variable_for_metrics_goes_over_the_general_one(variable: str, text: str, key: str, value: str) -> None:
+    """Traces and metrics often go to different places."""
+    general, own = f"OTEL_EXPORTER_OTLP_{variable}", f"OTEL_EXPORTER_OTLP_METRICS_{variable}"
+    other = "deflate" if variable == "COMPRESSION" else "/other"
+
+    assert getattr(_load({general: text}).otlp, key) == value
+    assert getattr(_load({own: text, general: other}).otlp, key) == value
+
+
+@pytest.mark.parametrize("text", ["cumulative", "Delta", "LOWMEMORY"])
+def test_the_temporality_is_chosen(text: str) -> None:
+    """OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE, in any case."""
+    config = _load({"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": text})
+
+    assert config.otlp.temporality == text.lower()
+
+
+def test_the_kind_of_histograms_is_chosen() -> None:
+    """OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION."""
+    kind = "base2_exponential_bucket_histogram"
+
+    assert _load({"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": kind}).otlp.histograms == kind
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        ({"OTEL_EXPORTER_PROMETHEUS_PORT": "9999"}, "localhost:9999"),
+        ({"OTEL_EXPORTER_PROMETHEUS_HOST": "0.0.0.0"}, "0.0.0.0:9464"),
+        ({"OTEL_EXPORTER_PROMETHEUS_HOST": "::", "OTEL_EXPORTER_PROMETHEUS_PORT": "1"}, "[::]:1"),
+        ({"OTEL_EXPORTER_PROMETHEUS_PORT": "9999", "OTELGPU_SERVER_LISTEN": ":9400"}, ":9400"),
+        ({}, ":9400"),
+    ],
+)
+def test_the_page_is_served_where_they_say(environ: Mapping[str, str], address: str) -> None:
+    """With OpenTelemetry's defaults for the half that is not given; our own setting goes over both."""
+    assert [str(one) for one in _load(environ).server.listen] == [address]
+
+
+def test_every_other_layer_goes_over_them(tmp_path: Path) -> None:
+    """Flag over OTELGPU_ over file over OTEL_: an operator that injects OTEL_ variables does not undo a setting."""
+    file = tmp_path / "otelgpu.yaml"
+    file.write_text("otlp: {interval: 3, timeout: 4, temporality: delta, headers: {x: y}}\n")
+    environ = {
+        "OTELGPU_CONFIG": str(file),
+        "OTELGPU_OTLP_TIMEOUT": "5",
+        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+        "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "lowmemory",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=b",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+    }
+    otlp = _load(environ, Flag("--otlp-temporality", "otlp.temporality", "cumulative")).otlp
+
+    assert (otlp.interval, otlp.timeout, otlp.temporality) == (3, 5, "cumulative")
+    assert (otlp.headers, otlp.compression) == ({"x": "y"}, "none")
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"OTEL_METRICS_EXPORTER": "zipkin"}, 'expected otlp, prometheus, console or none, got "zipkin"'),
+        ({"OTEL_METRICS_EXPORTER": "none,otlp"}, 'none stands alone, got "none,otlp"'),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, 'expected auto, grpc or http/protobuf, got "http/json"'),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4318"}, 'expected http://HOST:PORT or https://HOST:PORT, got "c:4318"'),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://c"}, 'expected http://HOST:PORT or https://HOST:PORT, got "ftp://c"'),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:x"}, 'a port is 0 to 65535, got "http://c:x"'),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "fast"}, 'expected a number of seconds, got "fast"'),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "1m"}, 'expected a number of milliseconds, got "1m"'),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "1"}, 'expected 0.01 to 86400 seconds, got "1"'),
+        ({"OTEL_METRIC_EXPORT_TIMEOUT": "x"}, 'expected a number of milliseconds, got "x"'),
+        ({"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, 'expected gzip, deflate or none, got "zip"'),
+        (
+            {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "both"},
+            'expected cumulative, delta or lowmemory, got "both"',
+        ),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "secret"}, "expected NAME=VALUE,NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a b=secret"}, "a header name is letters, digits and -"),
+        ({"OTEL_EXPORTER_PROMETHEUS_PORT": "high"}, 'a port is 0 to 65535, got "high"'),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_in_one_line(environ: Mapping[str, str], problem: str) -> None:
+    """With its variable, like those of any other setting; what a header holds is never shown."""
+    (variable,) = environ
+
+    assert _problems(environ) == [f"{variable}: {problem}"]
