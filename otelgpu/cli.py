@@ -105,7 +105,8 @@ def _devices(config: Config, form: str) -> int:
 
 
 def _fields(config: Config, form: str) -> int:
-    from otelgpu.service import look, wanted_fields
+    from otelgpu.service import look
+    from otelgpu.sources.choice import wanted_fields
     from otelgpu.tables import field_records, fields_table, json_text
 
     _log(config)
