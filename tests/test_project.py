@@ -40,6 +40,7 @@ LAYERS = (
     ("server",),
     ("instrumentor",),
     ("service",),
+    ("pull",),
     ("log", "tables", "reference"),
     ("cli",),
     ("__main__",),

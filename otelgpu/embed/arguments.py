@@ -5,12 +5,12 @@ Rule 2: a variable is not: one that is wrong is logged and counts as not set.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypedDict
 
 from otelgpu.config import Config, Flag, load
-from otelgpu.config.keys import NULL, PREFIX, SETTINGS, Shape
+from otelgpu.config.keys import PREFIX, SETTINGS, Shape
 from otelgpu.config.words import meant
 from otelgpu.errors import ConfigError
 
@@ -47,12 +47,14 @@ ARGUMENTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def settings_of(arguments: Mapping[str, object], environ: Mapping[str, str]) -> Config:
-    """Make the settings of an observation. Raise ConfigError for wrong arguments, never for a wrong variable.
+def settings_of(
+    arguments: Mapping[str, object], environ: Mapping[str, str], *, known: Mapping[str, str] = ARGUMENTS
+) -> Config:
+    """Make the settings of *arguments*. Raise ConfigError for wrong ones, never for a wrong variable.
 
     An argument that is None counts as not given. A list may be a Python one, or one text with commas.
     """
-    flags = _flags(arguments)
+    flags = list(_flags(arguments, known))
     load(environ={}, flags=flags, parse_spec=_parse_spec)  # so that what it raises is about arguments alone
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     try:
@@ -67,18 +69,18 @@ def settings_of(arguments: Mapping[str, object], environ: Mapping[str, str]) -> 
         return load(environ={}, flags=flags, parse_spec=_parse_spec)
 
 
-def _flags(arguments: Mapping[str, object]) -> list[Flag]:
-    flags: list[Flag] = []
-    problems: list[str] = []
+def _flags(arguments: Mapping[str, object], known: Mapping[str, str]) -> Iterator[Flag]:
+    unknown = [f"{name}: no such argument{meant(name, known)}" for name in arguments if name not in known]
+    if unknown:
+        raise ConfigError(unknown)
     for name, value in arguments.items():
-        key = ARGUMENTS.get(name)
-        if key is None:
-            problems.append(f"{name}: no such argument{meant(name, ARGUMENTS)}")
-        elif value is not None:
-            flags.append(Flag(name, key, _text(value, is_list=SETTINGS[key].shape is Shape.LIST)))
-    if problems:
-        raise ConfigError(problems)
-    return flags
+        if value is None:
+            continue
+        setting = SETTINGS[known[name]]
+        if setting.shape is Shape.MAPPING and isinstance(value, Mapping):
+            yield from (Flag(name, setting.key, f"{key}={text}") for key, text in value.items())
+        else:
+            yield Flag(name, setting.key, _text(value, is_list=setting.shape is Shape.LIST))
 
 
 def _text(value: object, *, is_list: bool) -> str:
@@ -86,7 +88,7 @@ def _text(value: object, *, is_list: bool) -> str:
         return ",".join(str(entry) for entry in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return NULL if value is None else str(value)
+    return str(value)
 
 
 def _is_sound(name: str, text: str) -> bool:
