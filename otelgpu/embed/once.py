@@ -15,6 +15,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+SHARED = Path("/tmp")  # noqa: S108 - one place for all processes of the user is the point; whose it is gets checked
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -88,7 +89,7 @@ def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
     runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
     if runtime.is_absolute():
         yield runtime / "otelgpu"
-    yield Path(f"/tmp/otelgpu-{os.getuid()}")  # noqa: S108 - a fixed place is the point; whose it is gets checked
+    yield SHARED / f"otelgpu-{os.getuid()}"
 
 
 def _opened_folder(path: Path) -> int:

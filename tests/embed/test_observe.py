@@ -123,7 +123,7 @@ def test_a_stopped_observation_holds_no_reading(fake: Fake, host: Host) -> None:
     """The SDK never forgets a callback; what hangs on ours must be nothing, or each restart would leak."""
     fake.show(models.h100(1))
     watching = observe(host.provider, source="nvml")
-    session = weakref.ref(watching._registration.session)  # type: ignore[union-attr, arg-type]  # noqa: SLF001
+    session = weakref.ref(watching._registration.session)  # type: ignore[union-attr]  # noqa: SLF001
     host.collect()
     watching.stop()
     gc.collect()

@@ -59,7 +59,7 @@ def sink() -> Iterator[tuple[int, list[ExportMetricsServiceRequest]]]:
     got: list[ExportMetricsServiceRequest] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the base class names it
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 import gzip
