@@ -62,16 +62,22 @@ class Engine:
                 logger.warning("no GPU is there to be observed; there will be no hw.* series")
         return snapshot
 
-    def stop(self) -> None:
-        """End the threads and let go of the driver and the lock, within STOP seconds. Safe to call twice."""
+    def stop(self) -> bool:
+        """End the threads and let go of the driver and the lock, within STOP seconds. Safe to call twice.
+
+        False while a driver call is under way: its thread ends when it returns, and another `stop` lets the driver go.
+        """
         with self._lock:
             self._is_over = True
             sampler, self._sampler = self._sampler, None
             host_lock, self._host_lock = self._host_lock, None
-        if sampler is not None and not sampler.stop(STOP):
-            logger.warning("a driver call is still under way; its thread ends when it returns")
         if host_lock is not None:
             host_lock.release()
+        if sampler is None or sampler.stop(STOP):
+            return True
+        logger.warning("a driver call is still under way; its thread ends when it returns")
+        self._sampler = sampler
+        return False
 
     def renewed(self) -> "Engine":
         """Make the engine of a child process after a fork. This one's threads and locks stayed with the parent."""

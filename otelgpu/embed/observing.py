@@ -32,15 +32,19 @@ class Observation:
 
     def __init__(self, registration: Registration | None) -> None:
         self._registration = registration
+        self._engine: Engine | None = None  # one that the driver did not let go of yet
 
     def stop(self) -> None:
-        """Report nothing more, end all threads and let go of the driver. Safe to call twice; blocks 5 s at most."""
+        """Report nothing more, end all threads and let go of the driver; blocks 5 s at most.
+
+        Safe to call twice. Where a driver call hangs its thread is left, and a later call tries again.
+        """
         registration, self._registration = self._registration, None
-        if registration is None:
-            return
-        session, registration.session = registration.session, None
-        if session is not None:
-            session.engine.stop()
+        if registration is not None:
+            session, registration.session = registration.session, None
+            self._engine = None if session is None else session.engine
+        if self._engine is not None and self._engine.stop():
+            self._engine = None
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from otelgpu.fields.row import Field, Kind, Level, Number, Shape
 
 PROCESS_MEMORY = -1
 PROCESS_SM = -2
+PROCESS_IDS = frozenset({PROCESS_MEMORY, PROCESS_SM})
 
 
 def _field(ident: int, name: str, unit: str, text: str, shape: Shape, highest: float) -> Field:

@@ -10,7 +10,7 @@ import pytest
 
 from otelgpu import Observation, observe
 from tests.embed.host import Host
-from tests.fakenvml import Fake
+from tests.fakenvml import Fake, Scenario
 
 Observe = Callable[..., Observation]
 
@@ -40,6 +40,7 @@ def watch(fake: Fake) -> Iterator[Observe]:
         return started[-1]
 
     yield start
+    fake.show(Scenario())  # or nvmlShutdown would hang as well
     fake.release()
     for each in started:
         each.stop()

@@ -206,6 +206,10 @@ def test_a_hung_driver_costs_the_collections_the_deadline_once(fake: Fake, host:
     assert 0.3 < times[0] < 0.9
     assert max(times[1:]) < 0.1
     assert time.monotonic() - started < STOP + 1
+    fake.show(models.h100(2))
+    fake.quiet()
+    watching.stop()
+    assert (ours(), fake.inits) == ([], 0)
 
 
 def test_no_gpu_is_one_line_and_no_series(

@@ -10,6 +10,7 @@ from tests.embed.conftest import Observe
 from tests.embed.host import Host, ids, points
 from tests.fakenvml import Fake, models
 from tests.fakenvml.scenario import Process
+from tests.faults.rig import OF_PROCESSES
 
 MEMORY = "hw.gpu.nvidia.process.memory.usage"
 SM = "hw.gpu.nvidia.process.sm.utilization"
@@ -71,6 +72,29 @@ def test_an_idle_process_has_a_share_of_zero(fake: Fake, host: Host, watch: Obse
     watch(host, only_process=True)
 
     assert [point.value for point in host.points(SM)] == [0]
+
+
+@pytest.mark.parametrize("function", OF_PROCESSES)
+def test_a_hanging_question_costs_the_deadline_once(function: str, fake: Fake, host: Host, watch: Observe) -> None:
+    """These questions hang as any other may: the GPU is absent, the host late once."""
+    scenario = models.h100(1).with_gpu(
+        0,
+        processes=(Process(os.getpid(), 1 << 30),),
+        answers={"nvmlDeviceGetProcessUtilization": sample(os.getpid(), 40)},
+    )
+    fake.show(scenario)
+    watch(host, only_process=True, deadline=0.3)
+    assert sorted(host.collect()) == [MEMORY, SM]
+    fake.show(scenario.with_gpu(0, hangs={function}))
+
+    times = []
+    for _ in range(3):
+        started = time.monotonic()
+        assert host.collect() == {}
+        times.append(time.monotonic() - started)
+
+    assert times[0] > 0.2
+    assert max(times[1:]) < 0.2
 
 
 @pytest.mark.parametrize("name", ["h100_mig"])

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pynvml
 
-from otelgpu.fields.process import PROCESS_MEMORY, PROCESS_SM
+from otelgpu.fields.process import PROCESS_IDS, PROCESS_MEMORY, PROCESS_SM
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.processes import own_memory, own_sm
 
@@ -254,9 +254,10 @@ GPM_METRICS: tuple[GpmMetric, ...] = (
 
 XID_ERRORS = 230  # comes from the event thread, not from a question
 
+# Of the catalogue; what a process uses of a GPU stands in none.
 READABLE: frozenset[int] = frozenset(
     [row.field_id for row in FIELD_VALUES]
-    + [take.field_id for question in QUESTIONS for take in question.takes]
+    + [take.field_id for question in QUESTIONS for take in question.takes if take.field_id not in PROCESS_IDS]
     + [row.field_id for row in RATES]
     + [row.field_id for row in GPM_METRICS]
     + [XID_ERRORS]
