@@ -105,7 +105,8 @@ def _devices(config: Config, form: str) -> int:
 
 
 def _fields(config: Config, form: str) -> int:
-    from otelgpu.service import look, wanted_fields
+    from otelgpu.service import look
+    from otelgpu.sources.choice import wanted_fields
     from otelgpu.tables import field_records, fields_table, json_text
 
     _log(config)
@@ -214,13 +215,10 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
     if is_look:
         choice = click.Choice(forms)
         parameters.append(click.Option(["--format", "form"], type=choice, default=forms[0], help=f"[{forms[0]}]"))
+    idle = ("server.", "otlp.", "embed.") if is_look else ("embed.",)  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     parameters += [
-        _SettingFlag(
-            setting,
-            spelling,
-            hidden=spelling != setting.flags[0] or (is_look and setting.key.startswith(("server.", "otlp."))),
-        )
+        _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0] or setting.key.startswith(idle))
         for setting in SETTINGS.values()
         for spelling in setting.flags
     ]

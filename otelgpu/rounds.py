@@ -190,6 +190,10 @@ class Rounds:
         self._left = [worker for worker in self._left if not worker.join(0)]
         for number in range(count):
             slot = self._slot(number)
+            if self._is_left_out(slot):
+                if not slot.worker.join(0):
+                    slot.worker.stop()  # no thread for a GPU that nobody wants; in another layout the slot gets one
+                continue
             with self._limit.changed:
                 if slot.worker.offer(partial(self._read, number, slot), partial(self._deliver, answers, number)):
                     slot.layout = self._layout
@@ -198,6 +202,8 @@ class Rounds:
 
     def _slot(self, number: int) -> _Slot:
         slot = self._slots.get(number)
+        if slot is not None and slot.layout != self._layout and self._is_unwanted(slot):
+            slot = None
         if slot is not None and slot.worker.busy_since is not None and slot.layout != self._layout:
             if len(self._left) >= MOST_LEFT:
                 return slot
@@ -207,6 +213,12 @@ class Rounds:
         if slot is None:
             slot = self._slots[number] = _Slot(Worker(f"otelgpu-gpu-{number}"))
         return slot
+
+    def _is_left_out(self, slot: _Slot) -> bool:
+        return slot.layout == self._layout and slot.worker.busy_since is None and self._is_unwanted(slot)
+
+    def _is_unwanted(self, slot: _Slot) -> bool:
+        return slot.device is not None and not self._is_chosen(slot.device)
 
     def _read(self, number: int, slot: _Slot) -> Sample | DeviceDownError | None:
         """One slot's questions, in the slot's own thread; None for a GPU that is not chosen."""

@@ -27,11 +27,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a dr
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to ask, in seconds. `interval` None: only when a reader wants a snapshot."""
+    """When to ask, in seconds. `interval` None: only when a reader wants a snapshot.
+
+    `insists`: whether a driver that is not there is tried again and again, also while nobody wants a snapshot.
+    """
 
     reuse: float = 1.0
     deadline: float = 2.0
     interval: float | None = None
+    insists: bool = True
 
 
 class Sampler:
@@ -199,7 +203,7 @@ class Sampler:
 
     def _until_next(self) -> float | None:
         """Seconds until a sweep nobody asked for: another attempt at a driver that is not there, or the pace's."""
-        if self._pause:
+        if self._pause and self._pace.insists:
             return self._retry_at - self._clock()
         if self._pace.interval is not None and self._began_at is not None:
             return self._began_at + self._pace.interval - self._clock()

@@ -20,30 +20,28 @@ from opentelemetry.sdk.metrics.export import MetricReader
 
 from otelgpu import __version__
 from otelgpu.config import Config, Otlp
-from otelgpu.errors import ConfigError, StartError
+from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
 from otelgpu.export.outlet import Outlet
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
-from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
+from otelgpu.fields import Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
-from otelgpu.model import Device, Snapshot
+from otelgpu.model import Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
-from otelgpu.sources import Source
+from otelgpu.sources.choice import chosen, make_source, wanted_fields, warn_unreadable
 
 logger = logging.getLogger(__name__)
 
 PAGE_THREADS = 4
 WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
 NO_HOSTNAME = "none"
-FB_TOTAL = 250
 PUSH_SHARE = 0.6  # of the time there is to stop, for delivering what is left
-NAMED = 10  # field names in one warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +60,12 @@ class Pipeline:
         self.wanted = wanted_fields(config)
         source, readable = make_source(config, self.wanted)
         self.fields = [field for field in self.wanted if field.id in readable]
-        _warn_unreadable(config, self.wanted, readable)
+        warn_unreadable(config, self.wanted, readable)
         self.sampler = Sampler(
             source,
             self.fields,
             pace=Pace(config.sampling.reuse, config.sampling.deadline, config.sampling.interval),
-            chosen=_chosen(config),
+            chosen=chosen(config),
             repeat_parent=config.mig.parent_values == "repeat",
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
@@ -153,37 +151,6 @@ class Pipeline:
         return is_clean
 
 
-def wanted_fields(config: Config) -> list[Field]:
-    """Resolve the setting `fields` to catalogue rows, by id."""
-    wanted: dict[int, Field] = {}
-    for name in config.fields:
-        if name == "default":
-            wanted |= {field.id: field for field in DEFAULT_FIELDS}
-            if config.compat == "4.9":
-                wanted |= {FB_TOTAL: CATALOGUE[FB_TOTAL]}  # dcgm-exporter switches it on from 4.9
-        elif name == "all":
-            wanted |= CATALOGUE
-        elif name != "none":
-            field = find(name)
-            if field is None:
-                raise ConfigError([f"{config.origin('fields')}: fields: {name}: no such field"])
-            wanted[field.id] = field
-    return [wanted[id_] for id_ in sorted(wanted)]
-
-
-def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozenset[int]]:
-    """Build the source that the settings name; also say which fields it can read."""
-    if config.source.kind == "simulated":
-        from otelgpu.sources.simulated import SimulatedSource
-
-        logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
-        simulated = SimulatedSource(wanted, spec=config.source.spec, seed=config.simulated.seed)
-        return simulated, simulated.readable
-    from otelgpu.sources.nvml import NvmlSource
-
-    return NvmlSource(wanted), NvmlSource.readable
-
-
 def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
     """Return the host name that is shown: the setting, else NODE_NAME, else the machine's own; "" for none."""
     if config.hostname == NO_HOSTNAME:
@@ -233,13 +200,6 @@ def serve(
     return 0
 
 
-def _chosen(config: Config) -> Callable[[Device], bool]:
-    picks = config.devices
-    return lambda device: any(
-        pick.matches(index=device.index, uuid=device.uuid, pci_bus_id=device.pci_bus_id) for pick in picks
-    )
-
-
 def _reader(
     config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str
 ) -> tuple[list[MetricReader], PageSource]:
@@ -254,16 +214,3 @@ def _reader(
         return [joined], joined
     plain = PageReader(fields, DcgmJoin(config.compat, hostname, labels), pinned)
     return [plain], plain
-
-
-def _warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:
-    unreadable = [field.name for field in wanted if field.id not in readable]
-    if not unreadable:
-        return
-    logger.warning(
-        "%s: no source here can read %d of the fields asked for, they will be absent: %s%s",
-        config.origin("fields"),
-        len(unreadable),
-        ", ".join(unreadable[:NAMED]),
-        " ..." if len(unreadable) > NAMED else "",
-    )

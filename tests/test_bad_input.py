@@ -90,7 +90,8 @@ def test_fields_that_nobody_can_read_are_one_warning(tmp_path: Path) -> None:
     assert all(len(values(page, POWER)) == 1 for page in pages)
     assert len(warnings) == 1
     assert warnings[0].startswith(
-        "WARNING otelgpu.service: --fields: no source here can read 2 of the fields asked for, they will be absent: "
+        "WARNING otelgpu.sources.choice: --fields: no source here can read 2 of the fields asked for, "
+        "they will be absent: "
     )
     assert [name in warnings[0] for name in unread] == [True, True]
 

@@ -27,6 +27,7 @@ from otelgpu.fields import (
     kind_in,
     suggest,
 )
+from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.fields.xid import XIDS, xid_text
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference"
@@ -232,7 +233,10 @@ def test_official_names_have_official_units() -> None:
             assert (shape.unit, shape.number, kind_in(field, shape)) == OFFICIAL[shape.name]
         assert re.fullmatch(r"[a-z][a-z0-9_.]*[a-z0-9]", shape.name)
         assert all(re.fullmatch(r"[a-z][a-z0-9_.]+", key) and value for key, value in shape.attributes)
-    assert {shape.name for _, shape in SEMCONV} >= UP_DOWN - {"hw.status"}
+    assert {shape.name for _, shape in SEMCONV} >= UP_DOWN - {
+        "hw.status",
+        *(field.semconv.name for field in PROCESS_FIELDS if field.semconv),
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from otelgpu.config.given import Flag
 from otelgpu.config.load import load
-from otelgpu.config.settings import Config, Log, Mig, Otlp, Sampling, Server, Simulated
+from otelgpu.config.settings import Config, Embed, Log, Mig, Otlp, Sampling, Server, Simulated
 from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
 
 __all__ = [
     "Address",
     "Config",
+    "Embed",
     "Flag",
     "Log",
     "Mig",

@@ -38,6 +38,8 @@ def default_text(setting: Setting) -> str:
     match setting.default:
         case None:
             return NULL if setting.nullable else ""
+        case bool(truth):
+            return str(truth).lower()
         case float(number):
             return f"{number:g}"
         case tuple(entries):

@@ -125,7 +125,8 @@ def _word(leaf: object) -> str:
     kind, _ = _noted(leaf)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    return {float: "SECONDS", int: "NUMBER"}.get(kind, "TEXT") if isinstance(kind, type) else "TEXT"
+    words = {float: "SECONDS", int: "NUMBER", bool: "true|false"}
+    return words.get(kind, "TEXT") if isinstance(kind, type) else "TEXT"
 
 
 def _noted(annotated: object) -> tuple[object, list[Meta]]:
@@ -138,6 +139,8 @@ def _noted(annotated: object) -> tuple[object, list[Meta]]:
 def _expected(kind: object, notes: list[Meta]) -> str:
     if get_origin(kind) is Literal:
         return one_of(get_args(kind))
+    if kind is bool:
+        return one_of(("true", "false"))
     limits = next((note for note in notes if note.le is not None), Meta())
     if kind is int:
         return f"a whole number from {limits.ge} to {limits.le}"

@@ -159,6 +159,23 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 64 << 20
 
 
+class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """otelgpu inside another process; `otelgpu serve` has no use for these."""
+
+    only_visible: Annotated[
+        bool,
+        _about("Only the GPUs and MIG instances of `CUDA_VISIBLE_DEVICES`, else of `NVIDIA_VISIBLE_DEVICES`."),
+    ] = False
+    only_process: Annotated[
+        bool,
+        _about("Only what this process and its children use of each GPU: memory and multiprocessors."),
+    ] = False
+    once: Annotated[
+        bool | None,
+        _about("One process of a user on this host reports for all; `null`: under `opentelemetry-instrument` only."),
+    ] = None
+
+
 class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged on stderr, and how."""
 
@@ -220,6 +237,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mig: Mig = Mig()
     otlp: Otlp = Otlp()
     simulated: Simulated = Simulated()
+    embed: Embed = Embed()
     log: Log = Log()
 
     # No setting (it has no meaning for the user): the places that values came from, for later messages. A key, or

@@ -8,7 +8,7 @@ from otelgpu.fields.maker import SHOWN
 from otelgpu.fields.row import Field, Kind, Shape
 
 # Gauges to Prometheus, but sums that may fall (UpDownCounter) in the semantic conventions.
-UP_DOWN = frozenset({"hw.gpu.memory.limit", "hw.gpu.memory.usage", "hw.status"})
+UP_DOWN = frozenset({"hw.gpu.memory.limit", "hw.gpu.memory.usage", "hw.gpu.nvidia.process.memory.usage", "hw.status"})
 
 
 def kind_in(field: Field, shape: Shape) -> Kind:

@@ -1,6 +1,7 @@
 """The loop that serves, from bound sockets to the end after a signal.
 
 Rule 1: SIGTERM and SIGINT end it, also before the loop runs; a second signal changes nothing until the process is gone.
+        Inside another process (beside.py) its owner ends it, and signals are left alone.
 Rule 2: requests under way get DRAIN seconds, everything together STOP.
 Rule 3: connections are held to half of the descriptors this process may have, or the driver would find none left.
 """
@@ -14,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tornado.http1connection import HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
@@ -45,6 +46,13 @@ class Life:
     obstacle: Callable[[], str | None] = lambda: None
 
 
+class Ending(Protocol):
+    """Whatever ends the serving."""
+
+    async def wait(self) -> None:
+        """Wait until it is to end."""
+
+
 class Signals:
     """SIGTERM and SIGINT, from when this is made until the process is gone. To be made in the main thread."""
 
@@ -68,13 +76,13 @@ class Signals:
 
 
 def serve_until(
-    signals: Signals, site: Site, sockets: Sequence[socket.socket], life: Life, *, announce: Callable[[str], None]
+    ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, *, announce: Callable[[str], None]
 ) -> bool:
-    """Serve *site* until a signal comes; say whether *life* ended within the time it has.
+    """Serve *site* until the *ending*; say whether *life* ended within the time it has.
 
     Raise StartError when there is an obstacle; *life* has been stopped then.
     """
-    return asyncio.run(_serve(signals, site, sockets, life, announce))
+    return asyncio.run(_serve(ending, site, sockets, life, announce))
 
 
 class _Server(HTTPServer):
@@ -103,9 +111,9 @@ def _most_connections() -> int:
 
 
 async def _serve(
-    signals: Signals, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
+    ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
 ) -> bool:
-    signalled = asyncio.ensure_future(signals.wait())
+    ended = asyncio.ensure_future(ending.wait())
     server = _Server(
         application(site),
         max_header_size=16 * 1024,
@@ -115,15 +123,15 @@ async def _serve(
     )
     life.start()
     obstacle = asyncio.ensure_future(asyncio.to_thread(life.obstacle))
-    await asyncio.wait((obstacle, signalled), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((obstacle, ended), return_when=asyncio.FIRST_COMPLETED)
     if obstacle.done() and obstacle.result() is not None:
         remove_files(sockets)
         await asyncio.to_thread(life.stop, STOP)
         raise StartError(str(obstacle.result()))
-    if not signalled.done():
+    if not ended.done():
         server.add_sockets(sockets)
         _announce(sockets, announce)
-    await signalled
+    await ended
     logger.info("stopping")
     return await _end(server, site, sockets, life)
 

@@ -15,6 +15,12 @@ from tests.harness import Node, lines_of, values
 FEW = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER")
 ALL = tuple(CATALOGUE[id_].name for id_ in sorted(READABLE - {XID_ERRORS}))
 TEMPERATURE, POWER, USED, REPLAYS = FEW
+# Asked only by an embedded otelgpu that was told `only_process`; they hang in tests/embed/test_process.py.
+OF_PROCESSES = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetProcessUtilization",
+)
 MIB = models.MIB
 LOST = 15  # NVML_ERROR_GPU_IS_LOST
 

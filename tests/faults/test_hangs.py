@@ -11,7 +11,7 @@ import pytest
 from otelgpu.config import Sampling
 from tests.conftest import ROOT
 from tests.fakenvml import Scenario, models
-from tests.faults.rig import ALL, FEW, LOST, check_truth, distinct, source_up, states, timed_page, up
+from tests.faults.rig import ALL, FEW, LOST, OF_PROCESSES, check_truth, distinct, source_up, states, timed_page, up
 from tests.harness import Node, until, values
 
 Start = Callable[..., Node]
@@ -126,7 +126,7 @@ def test_every_function_that_is_used_is_made_to_hang_here() -> None:
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
     used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError"}  # constants
-    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM}
+    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES}
 
     assert used == tried - {"nvmlDeviceGetMemoryInfo_v2"}
 

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import pynvml
 
+from otelgpu.fields.process import PROCESS_IDS, PROCESS_MEMORY, PROCESS_SM
 from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.processes import own_memory, own_sm
 
 Number: TypeAlias = int | float | str
 
@@ -218,6 +220,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question("nvmlDeviceGetInforomImageVersion", pynvml.nvmlDeviceGetInforomImageVersion, (Take(82),), fixed=True),
     Question("nvmlDeviceGetVbiosVersion", pynvml.nvmlDeviceGetVbiosVersion, (Take(85),), fixed=True),
+    Question("nvmlDeviceGetComputeRunningProcesses_v3", own_memory, (Take(PROCESS_MEMORY),), instance=True),
+    Question("nvmlDeviceGetProcessUtilization", own_sm, (Take(PROCESS_SM),)),
 )
 
 # DCGM reports NVLink traffic as a rate although its name says total; the driver keeps KiB counters per direction.
@@ -250,9 +254,10 @@ GPM_METRICS: tuple[GpmMetric, ...] = (
 
 XID_ERRORS = 230  # comes from the event thread, not from a question
 
+# Of the catalogue; what a process uses of a GPU stands in none.
 READABLE: frozenset[int] = frozenset(
     [row.field_id for row in FIELD_VALUES]
-    + [take.field_id for question in QUESTIONS for take in question.takes]
+    + [take.field_id for question in QUESTIONS for take in question.takes if take.field_id not in PROCESS_IDS]
     + [row.field_id for row in RATES]
     + [row.field_id for row in GPM_METRICS]
     + [XID_ERRORS]

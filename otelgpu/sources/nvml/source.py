@@ -18,6 +18,7 @@ import pynvml
 
 from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE, Field
+from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
@@ -80,10 +81,10 @@ class _Slot:
 class NvmlSource:
     """Reads GPUs through libnvidia-ml. Nothing is loaded or asked before the first `count`."""
 
-    readable = READABLE
+    readable = READABLE | PROCESS_IDS
 
     def __init__(self, fields: Iterable[Field], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fields = tuple(field for field in fields if field.id in READABLE)
+        self._fields = tuple(field for field in fields if field.id in self.readable)
         self._clock = clock
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
         self._events = XidEvents(clock) if any(field.id == XID_ERRORS for field in self._fields) else None

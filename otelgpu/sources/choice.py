@@ -1,0 +1,72 @@
+"""From the settings to what is asked: the fields, the GPUs, and the source that reads them.
+
+Rule 1: only whoever builds things calls this: the service, and what embeds otelgpu in another process.
+Rule 2: the module of a source is imported when that source is asked for, and not before.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from otelgpu.config import Config
+from otelgpu.errors import ConfigError
+from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
+from otelgpu.model import Device
+from otelgpu.sources import Source
+
+logger = logging.getLogger(__name__)
+
+FB_TOTAL = 250
+NAMED = 10  # field names in one warning
+
+
+def wanted_fields(config: Config) -> list[Field]:
+    """Resolve the setting `fields` to catalogue rows, by id."""
+    wanted: dict[int, Field] = {}
+    for name in config.fields:
+        if name == "default":
+            wanted |= {field.id: field for field in DEFAULT_FIELDS}
+            if config.compat == "4.9":
+                wanted |= {FB_TOTAL: CATALOGUE[FB_TOTAL]}  # dcgm-exporter switches it on from 4.9
+        elif name == "all":
+            wanted |= CATALOGUE
+        elif name != "none":
+            field = find(name)
+            if field is None:
+                raise ConfigError([f"{config.origin('fields')}: fields: {name}: no such field"])
+            wanted[field.id] = field
+    return [wanted[id_] for id_ in sorted(wanted)]
+
+
+def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozenset[int]]:
+    """Build the source that the settings name; also say which fields it can read."""
+    if config.source.kind == "simulated":
+        from otelgpu.sources.simulated import SimulatedSource
+
+        logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
+        simulated = SimulatedSource(wanted, spec=config.source.spec, seed=config.simulated.seed)
+        return simulated, simulated.readable
+    from otelgpu.sources.nvml import NvmlSource
+
+    return NvmlSource(wanted), NvmlSource.readable
+
+
+def chosen(config: Config) -> Callable[[Device], bool]:
+    """Return the function that says whether the setting `devices` picks a GPU."""
+    picks = config.devices
+    return lambda device: any(
+        pick.matches(index=device.index, uuid=device.uuid, pci_bus_id=device.pci_bus_id) for pick in picks
+    )
+
+
+def warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:
+    """Log once which of the wanted fields no source here can read."""
+    unreadable = [field.name for field in wanted if field.id not in readable]
+    if not unreadable:
+        return
+    logger.warning(
+        "%s: no source here can read %d of the fields asked for, they will be absent: %s%s",
+        config.origin("fields"),
+        len(unreadable),
+        ", ".join(unreadable[:NAMED]),
+        " ..." if len(unreadable) > NAMED else "",
+    )

@@ -1,0 +1,76 @@
+"""What this process and its children use of a GPU.
+
+Rule 1: a process that is on the GPU is in the driver's list. One that is not in it has no value here, and no zero:
+        in a container with process ids of its own the driver's ids are those of the host, and nothing can be told.
+Rule 2: children are looked up at each question: a data loader's workers come and go.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pynvml
+
+from otelgpu.sources.nvml.handles import Handle
+
+RECENT = 2.0  # seconds: how old a sample of the driver may be; it takes one at least every second
+ALL = 100  # percent
+
+
+def own_memory(handle: Handle) -> int:
+    """Sum the memory of our processes on this device, in bytes. Raise NVMLError where none of them is on it."""
+    used = [memory for pid, memory in _listed(handle).items() if pid in own_pids() and memory is not None]
+    if not used:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+    return sum(used)
+
+
+def own_sm(handle: Handle) -> int:
+    """Give the share of recent time in which our processes had work on the multiprocessors, in percent."""
+    ours = own_pids() & _listed(handle).keys()
+    if not ours:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+    since = int((time.time() - RECENT) * 1_000_000)
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_NOT_FOUND:
+            raise
+        samples = []  # nobody has worked
+    latest = {sample.pid: (sample.timeStamp, sample.smUtil) for sample in sorted(samples, key=lambda s: s.timeStamp)}
+    # The samples of two processes are not of the same instant, so their sum may be a little too much.
+    return min(sum(int(latest[pid][1]) for pid in ours if pid in latest), ALL)
+
+
+def own_pids() -> set[int]:
+    """List this process and all that descend from it, as far as /proc tells."""
+    found: set[int] = set()
+    new = [os.getpid()]
+    while new:
+        pid = new.pop()
+        if pid not in found:
+            found.add(pid)
+            new.extend(_children(pid))
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    with suppress(OSError, ValueError):  # it has just ended, or this kernel does not tell
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (task / "children").read_text(encoding="ascii").split())
+
+
+def _listed(handle: Handle) -> dict[int, int | None]:
+    """Give the memory of every process on the device; one that is both on the compute and the graphics list once."""
+    listed: dict[int, int | None] = {}
+    for ask in (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v3):
+        try:
+            listed |= {process.pid: process.usedGpuMemory for process in ask(handle)}
+        except pynvml.NVMLError as error:
+            if ask is pynvml.nvmlDeviceGetComputeRunningProcesses_v3:
+                raise
+            if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                raise
+    return listed

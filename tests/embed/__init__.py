@@ -1,0 +1,1 @@
+"""otelgpu inside other people's processes."""
