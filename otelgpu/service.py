@@ -22,7 +22,7 @@ from otelgpu import __version__
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
-from otelgpu.export.outlet import Outlet
+from otelgpu.export.outlet import Outlet, WayOut
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
 from otelgpu.fields import Field
@@ -82,6 +82,15 @@ class Pipeline:
         )
         if self.pushes:
             self.pushes[0].create_instruments(meter)
+        self._described = self._description()
+
+    def _description(self) -> WayOut | None:
+        """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""
+        if not self.config.description:
+            return None
+        from otelgpu.embed.described import Described  # here: the SDK's configuration costs memory
+
+        return Described(self.config.description, self.fields, self.sampler, self.is_fresh)
 
     def _pushes(self, pinned: Pinned) -> Sequence[Outlet]:
         """Build what pushes: nothing, or one way out, hardly ever more."""
@@ -138,14 +147,17 @@ class Pipeline:
     def start(self) -> None:
         """Begin to ask the driver, and to push where that is wanted."""
         self.sampler.start()
-        for push in self.pushes:
-            push.start()
+        for way_out in self._ways_out():
+            way_out.start()
+
+    def _ways_out(self) -> Iterable[WayOut]:
+        return self.pushes if self._described is None else (*self.pushes, self._described)
 
     def stop(self, timeout: float) -> bool:
         """End everything, and push what can be pushed before; False when the driver holds a thread."""
         until = time.monotonic() + timeout
-        for push in self.pushes:
-            push.stop((until - time.monotonic()) * PUSH_SHARE)
+        for way_out in self._ways_out():
+            way_out.stop((until - time.monotonic()) * PUSH_SHARE)
         is_clean = self.sampler.stop(until - time.monotonic())
         self._provider.shutdown()
         return is_clean
@@ -160,7 +172,8 @@ def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
 
 def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    here = replace(config, otlp=Otlp(), exporters=(), disabled=False)  # a look shows the page, whatever is pushed
+    # A look shows the page, whatever is pushed.
+    here = replace(config, otlp=Otlp(), exporters=(), disabled=False, description="")
     pipeline = Pipeline(here, os.environ if environ is None else environ)
     pipeline.sampler.start()
     try:

@@ -51,7 +51,12 @@ def load(
             if len(problems) == found:
                 values[key] = value
                 chosen[key] = group
-    config = replace(_built(values, chosen), exporters=standard.exporters, disabled=standard.disabled)
+    config = replace(
+        _built(values, chosen),
+        exporters=standard.exporters,
+        disabled=standard.disabled,
+        description=standard.description,
+    )
     problems += _contradictions(config, chosen)
     if problems:
         in_order = sorted(problems, key=attrgetter("line"))

@@ -244,9 +244,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # KEY[1] for an entry of a list, to "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse" or "default".
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    # No settings either: what OTEL_METRICS_EXPORTER names (() when it is not set), and whether OTEL_SDK_DISABLED.
+    # No settings either: what OTEL_METRICS_EXPORTER names (() when it is not set), whether OTEL_SDK_DISABLED, and the
+    # file that OTEL_CONFIG_FILE names.
     exporters: tuple[str, ...] = ()
     disabled: bool = False
+    description: str = ""
 
     @property
     def has_page(self) -> bool:

@@ -4,6 +4,7 @@ Rule 1: the only place that knows their names, but for those of the resource (ex
         neither the file nor an OTELGPU_ variable nor a flag sets.
 Rule 2: a variable that is empty says nothing; the one for metrics goes over the general one.
 Rule 3: without any of them, and without an `otlp.endpoint`, nothing is pushed.
+Rule 4: OTEL_CONFIG_FILE names a file that describes the whole SDK; all the other variables are passed over then.
 
 Two of them are read differently by different SDKs. OTEL_EXPORTER_OTLP_TIMEOUT is milliseconds in the specification and
 seconds in Python's SDK: a number below 1000 is taken as seconds here, any other as milliseconds. The protocol that is
@@ -24,6 +25,7 @@ EXPORTERS = ("otlp", "prometheus", "console", "none")
 EXPORTER_VARIABLE = "OTEL_METRICS_EXPORTER"
 METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 DISABLED = "OTEL_SDK_DISABLED"
+DESCRIPTION = "OTEL_CONFIG_FILE"
 
 _MILLISECONDS_FROM = 1000
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -37,10 +39,13 @@ class Standard(NamedTuple):
 
     exporters: tuple[str, ...]  # the names in OTEL_METRICS_EXPORTER; () when it is not set
     disabled: bool
+    description: str = ""  # the file that describes the SDK
 
 
 def chosen_exporters(environ: Mapping[str, str], problems: list[Problem]) -> Standard:
     """Read which ways out are wanted."""
+    if description := environ.get(DESCRIPTION, "").strip():
+        return Standard((), disabled=False, description=description)
     names: list[str] = []
     text = environ.get(EXPORTER_VARIABLE, "")
     for name in (piece.strip().lower() for piece in text.split(",") if piece.strip()):
@@ -56,6 +61,8 @@ def chosen_exporters(environ: Mapping[str, str], problems: list[Problem]) -> Sta
 
 def from_standard(environ: Mapping[str, str], standard: Standard, problems: list[Problem]) -> Iterator[Given]:
     """Give back what the variables say about settings."""
+    if standard.description:
+        return
     exporters = standard.exporters
     is_pushed = not standard.disabled and (not exporters or "otlp" in exporters)
     if is_pushed:

@@ -14,7 +14,7 @@ from otelgpu import __version__
 from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
-from otelgpu.embed.registration import REGISTRY, Registration, Session
+from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
 from otelgpu.fields import Field, find
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.sources.choice import wanted_fields
@@ -32,7 +32,7 @@ class Observation:
 
     def __init__(self, registration: Registration | None) -> None:
         self._registration = registration
-        self._engine: Engine | None = None  # one that the driver did not let go of yet
+        self._engine: Answers | None = None  # one that the driver did not let go of yet
 
     def stop(self) -> None:
         """Report nothing more, end all threads and let go of the driver; blocks 5 s at most.

@@ -10,12 +10,11 @@ Rule 3: the first callback of a collection fetches the snapshot and the others r
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
-from otelgpu.embed.engine import Engine
 from otelgpu.export.join import SemconvJoin, scaled
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.model import SeriesKey, Snapshot
@@ -29,10 +28,23 @@ class _Row(NamedTuple):
     scaled: Callable[[int | float], int | float]
 
 
+class Answers(Protocol):
+    """Whoever gives snapshots to collections: an Engine, or what stands for one."""
+
+    def snapshot(self, timeout: float) -> Snapshot | None:
+        """Give a snapshot to show within *timeout* seconds; None when there is none."""
+
+    def renewed(self) -> "Answers":
+        """Make the one of a child process after a fork."""
+
+    def stop(self) -> bool:
+        """End; False while a driver call is under way. Safe to call twice."""
+
+
 class Session:
     """One observation under way: who answers, and what each instrument shows of the answer."""
 
-    def __init__(self, engine: Engine, fields: Iterable[Field]) -> None:
+    def __init__(self, engine: Answers, fields: Iterable[Field]) -> None:
         self.engine = engine
         self._fields = tuple(fields)
         self.rows: dict[str, list[_Row]] = {}

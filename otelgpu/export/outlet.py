@@ -9,7 +9,17 @@ from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics.export import MetricReader
 
 
-class Outlet(Protocol):
+class WayOut(Protocol):
+    """Something that is started and stopped with the service."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self, timeout: float) -> bool:
+        """Send what can be sent and end within *timeout* seconds; False when a thread is held. Safe to call twice."""
+
+
+class Outlet(WayOut, Protocol):
     """Something that collects at its own pace and sends what it collected."""
 
     @property
@@ -18,9 +28,3 @@ class Outlet(Protocol):
 
     def create_instruments(self, meter: Meter) -> None:
         """Register what it says about itself."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self, timeout: float) -> bool:
-        """Send what can be sent and end within *timeout* seconds; False when a thread is held. Safe to call twice."""
