@@ -150,7 +150,10 @@ def _gpus(snapshot: Snapshot) -> Observations:
 
 def _missing(snapshot: Snapshot, wanted: Sequence[Field]) -> Observations:
     counts: Counter[tuple[str, str, str]] = Counter()
+    asked_for = {field.id for field in wanted}
     for gap in snapshot.missing:
+        if gap.field.id not in asked_for:
+            continue  # read for another purpose
         counts[str(gap.device.index), gap.device.gpu_uuid, gap.gap.value] += 1
     for state in snapshot.states:
         if state.gap is not None:

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from otelgpu.export.join import DcgmJoin, SemconvJoin
 from otelgpu.export.outlet import Outlet, WayOut
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
-from otelgpu.fields import Field
+from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import Snapshot
@@ -35,6 +36,7 @@ from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.sources.choice import chosen, make_source, wanted_fields, warn_unreadable
+from otelgpu.status import STATUS_FIELDS, create_status_instrument
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +60,13 @@ class Pipeline:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self.config = config
         self.wanted = wanted_fields(config)
-        source, readable = make_source(config, self.wanted)
+        read = self.wanted + [CATALOGUE[id_] for id_ in sorted(self._also_read(config))]
+        source, readable = make_source(config, read)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
         self.sampler = Sampler(
             source,
-            self.fields,
+            read,
             pace=Pace(config.sampling.reuse, config.sampling.deadline, config.sampling.interval),
             chosen=chosen(config),
             repeat_parent=config.mig.parent_values == "repeat",
@@ -82,7 +85,15 @@ class Pipeline:
         )
         if self.pushes:
             self.pushes[0].create_instruments(meter)
+        if config.naming == "semconv" or self.pushes:
+            create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
+
+    def _also_read(self, config: Config) -> AbstractSet[int]:
+        """Say which fields are read for hw.status, beyond those that are wanted for themselves."""
+        if (config.naming != "semconv" and not config.pushes) or not self.wanted:
+            return frozenset()
+        return STATUS_FIELDS - {field.id for field in self.wanted}
 
     def _description(self) -> WayOut | None:
         """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""

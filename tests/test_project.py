@@ -36,6 +36,7 @@ LAYERS = (
     ("instruments", "itself"),
     ("attribution",),
     ("export",),
+    ("status",),
     ("embed",),
     ("server",),
     ("instrumentor",),

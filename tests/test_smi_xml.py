@@ -62,6 +62,8 @@ ROWS = (
     Row("DCGM_FI_DEV_FB_RESERVED", ("fb_memory_usage/reserved",), "MiB"),
     Row("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", ("remapped_rows/remapped_row_corr",)),
     Row("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", ("remapped_rows/remapped_row_unc",)),
+    Row("DCGM_FI_DEV_RETIRED_PENDING", ("retired_pages/pending_retirement",), "No or Yes"),
+    Row("DCGM_FI_DEV_ROW_REMAP_PENDING", ("remapped_rows/remapped_row_pending",), "No or Yes"),
     Row("DCGM_FI_DEV_ROW_REMAP_FAILURE", ("remapped_rows/remapped_row_failure",), "No or Yes"),
 )
 
@@ -73,6 +75,8 @@ ON_INSTANCES = frozenset(
 
 NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "nvidia-smi shows no energy",
+    "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": "shown as words",
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "shown by place in memory by the dumps that show it, not as a total",
     "DCGM_FI_DEV_XID_ERRORS": "an XID is an event; nvidia-smi has no memory of them",
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "only `nvidia-smi nvlink` shows NVLink counters",
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "shown as words, and on virtual GPUs alone; none was recorded",

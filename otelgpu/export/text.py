@@ -23,6 +23,7 @@ from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import Snapshot
 
+OWN = "otelgpu."
 UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
 
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -68,7 +69,8 @@ class TextPage:
         for metric in _metrics(metrics):
             family = self._families.get(metric.name)
             if family is None:
-                own.append(metric)
+                if metric.name.startswith(OWN):  # hw.status has no name on dcgm-exporter's page
+                    own.append(metric)
             elif snapshot is not None:
                 found.append((family.field.id, family, metric.data.data_points))  # type: ignore[arg-type]
         lines: list[str] = []

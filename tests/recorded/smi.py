@@ -53,6 +53,7 @@ MEMORY = (
 FIELDS: Mapping[int, str] = {
     pynvml.NVML_FI_DEV_MEMORY_TEMP: "temperature/memory_temp",
     pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER: "pci/replay_counter",
+    pynvml.NVML_FI_DEV_RETIRED_PENDING: "retired_pages/pending_retirement",
     pynvml.NVML_FI_DEV_REMAPPED_COR: f"{_ROWS}corr",
     pynvml.NVML_FI_DEV_REMAPPED_UNC: f"{_ROWS}unc",
     pynvml.NVML_FI_DEV_REMAPPED_PENDING: f"{_ROWS}pending",

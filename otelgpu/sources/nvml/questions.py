@@ -103,9 +103,13 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue(140, pynvml.NVML_FI_DEV_MEMORY_TEMP),
     FieldValue(156, pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION),
     FieldValue(202, pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+    FieldValue(311, pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL),
+    FieldValue(392, pynvml.NVML_FI_DEV_RETIRED_PENDING),
     FieldValue(393, pynvml.NVML_FI_DEV_REMAPPED_UNC),
     FieldValue(394, pynvml.NVML_FI_DEV_REMAPPED_COR),
     FieldValue(395, pynvml.NVML_FI_DEV_REMAPPED_FAILURE),
+    FieldValue(396, pynvml.NVML_FI_DEV_REMAPPED_PENDING),
+    FieldValue(1523, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
 )
 
 QUESTIONS: tuple[Question, ...] = (
@@ -176,6 +180,7 @@ QUESTIONS: tuple[Question, ...] = (
             Take(393, lambda rows: rows[1]),
             Take(394, lambda rows: rows[0]),
             Take(395, lambda rows: rows[3]),
+            Take(396, lambda rows: rows[2]),
         ),
     ),
     Question(
