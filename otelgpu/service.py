@@ -26,6 +26,7 @@ from otelgpu.export.join import DcgmJoin, SemconvJoin
 from otelgpu.export.outlet import Outlet, WayOut
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
+from otelgpu.export.status import STATUS_FIELDS, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
@@ -36,7 +37,6 @@ from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.sources.choice import chosen, make_source, wanted_fields, warn_unreadable
-from otelgpu.status import STATUS_FIELDS, create_status_instrument
 
 logger = logging.getLogger(__name__)
 

@@ -378,6 +378,8 @@ def test_every_field_the_source_claims_is_in_the_catalogue(node: Start) -> None:
     """A row that answers a field nobody can ask for is dead."""
     assert set(CATALOGUE) >= READABLE
 
-    page = node(models.h100(), fields=tuple(CATALOGUE[id_].name for id_ in READABLE - {XID_ERRORS})).settled_page()
+    # Pages are retired before Ampere, rows are remapped from it on: no GPU has both.
+    scenario = models.h100().with_gpu(0, fields={31: 0})
+    page = node(scenario, fields=tuple(CATALOGUE[id_].name for id_ in READABLE - {XID_ERRORS})).settled_page()
     numeric = {CATALOGUE[id_].name for id_ in READABLE - {XID_ERRORS} if CATALOGUE[id_].is_numeric}
     assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == numeric

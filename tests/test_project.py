@@ -36,7 +36,6 @@ LAYERS = (
     ("instruments", "itself"),
     ("attribution",),
     ("export",),
-    ("status",),
     ("embed",),
     ("server",),
     ("instrumentor",),

@@ -117,7 +117,7 @@ def test_the_limit_of_our_readers_is_beyond_any_node() -> None:
     reader = PageReader([], DcgmJoin(), Pinned())
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("facts")
     meter.create_observable_gauge(
-        "many", callbacks=[lambda _: [Observation(1, {"device": str(i)}) for i in range(devices)]]
+        "otelgpu.many", callbacks=[lambda _: [Observation(1, {"device": str(i)}) for i in range(devices)]]
     )
 
     page = reader.page(None, Format.TEXT, shown=False).decode()

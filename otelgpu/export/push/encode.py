@@ -5,7 +5,8 @@ Rule 1: what is the same for a series as long as the snapshot's identity stays (
 Rule 2: a reading's point carries the time of its sweep, not of the collection.
 Rule 3: a number that OTLP cannot carry (an int from 2^63 on, infinity) costs its own point and is counted; the stock
         encoder would lose the whole batch.
-Rule 4: what is not a field (otelgpu's own metrics) goes through the stock encoder as the SDK gave it.
+Rule 4: what is not a field (otelgpu's own metrics) goes through the stock encoder as the SDK gave it; hw.status, which
+        tells of a sweep, with the time of that.
 """
 
 import logging
@@ -17,12 +18,13 @@ from typing import NamedTuple
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as EncodedMetric
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
-from opentelemetry.sdk.metrics.export import Metric, MetricsData
+from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
 from otelgpu.export.join import SemconvJoin, scaled
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
+from otelgpu.export.status import HW_STATUS
 from otelgpu.fields import UP_DOWN, Field, Number, Shape, help_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import SeriesKey, Snapshot
@@ -95,7 +97,7 @@ class Encoder:
         fields: list[list[Metric]] = []
         others: list[list[Metric]] = []
         for collected in _scopes(metrics):
-            ours, rest = self._sorted(collected)
+            ours, rest = self._sorted(collected, snapshot)
             fields.append(ours)
             others.append(rest)
         passed = iter(others)
@@ -132,12 +134,14 @@ class Encoder:
         is_sum = item.is_total or shape.name in UP_DOWN
         return _Family(item, shape, scaled(shape), shape.number is not Number.DOUBLE, is_sum, head)
 
-    def _sorted(self, metrics: Iterable[Metric]) -> tuple[list[Metric], list[Metric]]:
+    def _sorted(self, metrics: Iterable[Metric], snapshot: Snapshot | None) -> tuple[list[Metric], list[Metric]]:
         fields: list[Metric] = []
         others: list[Metric] = []
         for metric in metrics:
             if metric.name in self._families:
                 fields.append(metric)
+            elif snapshot is not None and metric.name == HW_STATUS.name:
+                others.append(_at(metric, int(snapshot.unix * 1e9)))
             elif (own := metric if self._own is None else self._own.converted(metric)) is not None:
                 others.append(own)
         return fields, others
@@ -231,6 +235,14 @@ class Encoder:
         if family.item.name not in self._impossible:
             self._impossible.add(family.item.name)
             logger.warning("%s: OTLP has no number for %s; such points are not sent", family.item.name, number)
+
+
+def _at(metric: Metric, unix_nano: int) -> Metric:
+    """Give the points of a sum another time."""
+    if not isinstance(metric.data, Sum):
+        return metric
+    points = [replace(point, time_unix_nano=unix_nano) for point in metric.data.data_points]
+    return replace(metric, data=replace(metric.data, data_points=points))
 
 
 def _scopes(metrics: MetricsData) -> Iterator[Sequence[Metric]]:
