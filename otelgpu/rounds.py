@@ -80,15 +80,23 @@ class _Answers:
 class Rounds:
     """Asks *source* in rounds; *chosen* says which GPUs are looked at.
 
+    *all_seen* is called once, after the first round in which *chosen* was asked about every GPU there is.
     *returned* is called, with the limit's lock held, when the source answers after it was given up as unknown.
     """
 
     def __init__(
-        self, source: Source, limit: Limit, *, chosen: Callable[[Device], bool], returned: Callable[[], None]
+        self,
+        source: Source,
+        limit: Limit,
+        *,
+        chosen: Callable[[Device], bool],
+        all_seen: Callable[[], None],
+        returned: Callable[[], None],
     ) -> None:
         self._source = source
         self._limit = limit
         self._chosen = chosen
+        self._all_seen: Callable[[], None] | None = all_seen
         self._returned = returned
         self._choices: dict[str, bool] = {}
         self._count: int | None = None
@@ -116,6 +124,9 @@ class Rounds:
                 answers.is_over = True
                 self._take_count(answers.count)  # it may have come while the slots were asked
         states, samples = self._settle(answers, count)
+        if self._all_seen is not None and 0 < count <= len(self._choices):
+            self._all_seen()
+            self._all_seen = None
         reason = None
         if isinstance(answers.count, SourceDownError):
             reason = str(answers.count)

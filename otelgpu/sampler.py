@@ -41,7 +41,8 @@ class Pace:
 class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
-    *wanted* are the fields asked for; *chosen* says which GPUs are looked at. `start` begins with one sweep.
+    *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and
+    *all_seen* is called once, when it was asked about every GPU. `start` begins with one sweep.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Sampler:
         *,
         pace: Pace,
         chosen: Callable[[Device], bool] = lambda _: True,
+        all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -61,7 +63,7 @@ class Sampler:
         self._assembler = Assembler(wanted, repeat_parent=repeat_parent)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
-        self._rounds = Rounds(source, self._limit, chosen=chosen, returned=self._look_again)
+        self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)
         self._snapshot: Snapshot | None = None
         self._finished = 0  # sweeps
         self._began_at: float | None = None  # the last one

@@ -36,7 +36,7 @@ from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
-from otelgpu.sources.choice import chosen, make_source, wanted_fields, warn_unreadable
+from otelgpu.sources.choice import Choice, make_source, wanted_fields, warn_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,13 @@ class Pipeline:
         source, readable = make_source(config, read)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
+        choice = Choice(config)
         self.sampler = Sampler(
             source,
             read,
             pace=Pace(config.sampling.reuse, config.sampling.deadline, config.sampling.interval),
-            chosen=chosen(config),
+            chosen=choice,
+            all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from otelgpu.config.values import parse_pick
 from tests.fakenvml import Code, Scenario, models, wrong_architecture
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
@@ -227,6 +228,21 @@ def test_texts_of_the_driver_come_through_whole(node: Start, promtool: Path, kin
         checked = subprocess.run([promtool, "check", "metrics"], input=each.encode(), capture_output=True, check=False)
         assert b"error while linting" not in checked.stderr
         assert checked.returncode in (0, 3)  # 3: matters of style
+
+
+# devices
+
+
+def test_a_device_that_is_not_there_is_one_warning(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistyped index or UUID would else be a page without GPUs and without a word."""
+    caplog.set_level("WARNING", "otelgpu")
+    picks = tuple(parse_pick(text) for text in ("1", "7", "GPU-0000"))
+    running = node(models.h100(2), devices=picks)
+    page = running.page()
+    said = [record.getMessage() for record in caplog.records if "devices" in record.getMessage()]
+
+    assert set(values(page, "otelgpu_gpu_up")) == {"1"}
+    assert said == ["default: devices: no GPU here matches 7", "default: devices: no GPU here matches GPU-0000"]
 
 
 # numbers

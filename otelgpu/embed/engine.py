@@ -9,16 +9,16 @@ Rule 3: the driver is asked only for a collection: no pace, no attempts of its o
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from otelgpu.config import Config
 from otelgpu.embed.once import HostLock
 from otelgpu.embed.visible import CUDA, NVIDIA, VisibleSource, visible
 from otelgpu.fields import Field
-from otelgpu.model import Snapshot
+from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.sources import Source
-from otelgpu.sources.choice import chosen, make_source, warn_unreadable
+from otelgpu.sources.choice import Choice, make_source, warn_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,8 @@ class Engine:
 
     def _built(self) -> Sampler:
         config = self._config
-        source, is_chosen = self._source(), chosen(config)
+        source = self._source()
+        is_chosen: Callable[[Device], bool] = Choice(config)
         seen = visible(self._environ) if config.embed.only_visible else None
         if seen is not None:
             source = narrowed = VisibleSource(source, seen, is_chosen)

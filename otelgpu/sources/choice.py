@@ -5,7 +5,7 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from otelgpu.config import Config
 from otelgpu.errors import ConfigError
@@ -50,12 +50,28 @@ def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozen
     return NvmlSource(wanted), NvmlSource.readable
 
 
-def chosen(config: Config) -> Callable[[Device], bool]:
-    """Return the function that says whether the setting `devices` picks a GPU."""
-    picks = config.devices
-    return lambda device: any(
-        pick.matches(index=device.index, uuid=device.uuid, pci_bus_id=device.pci_bus_id) for pick in picks
-    )
+class Choice:
+    """Says whether the setting `devices` picks a GPU, and which of its entries have picked none."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._idle = set(config.devices)
+
+    def __call__(self, device: Device) -> bool:
+        """Whether a GPU is looked at."""
+        matching = [
+            pick
+            for pick in self._config.devices
+            if pick.matches(index=device.index, uuid=device.uuid, pci_bus_id=device.pci_bus_id)
+        ]
+        self._idle.difference_update(matching)
+        return bool(matching)
+
+    def complain(self) -> None:
+        """Log each entry that no GPU matches; called when all have been seen once."""
+        for place, pick in enumerate(self._config.devices):
+            if pick in self._idle:
+                logger.warning("%s: devices: no GPU here matches %s", self._config.origin("devices", place), pick)
 
 
 def warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:
