@@ -43,6 +43,7 @@ class Assembler:
         self._indices: dict[str, int] = {}
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
         self._source_reason: str | None = None
+        self._twins: set[str] = set()  # MIG UUIDs that two instances have, once logged
         self._identity = 0
         self._identified: object = None
 
@@ -78,15 +79,19 @@ class Assembler:
                     missing.append(self._drop(field, device, number))
                 else:
                     key = series_key(device, attributes)
-                    if key not in series:
+                    known = series.get(key)
+                    if known is None:
                         series[key] = Series(device, attributes)
+                    elif known.device is not device and known.device != device:
+                        missing.append(self._twin(field, device, known.device))
+                        continue
                     numbers[field.id][key] = number
                     if self._impossible:
                         self._clear(field, device)
             own = texts.get(sample.device.uuid, [])
             labels[sample.device.uuid] = tuple(own)
             for instance in sample.instances:
-                labels[instance.uuid] = tuple(own + texts.get(instance.uuid, []))
+                labels.setdefault(instance.uuid, tuple(own + texts.get(instance.uuid, [])))
         return Snapshot(
             at=at,
             unix=unix,
@@ -156,6 +161,14 @@ class Assembler:
             self._impossible.add((field.id, device.uuid))
             logger.warning("%s: %s is dropped: %s", device.uuid, field.name, reason)
         return Missing(field, device, Gap.INVALID, reason)
+
+    def _twin(self, field: Field, device: Device, first: Device) -> Missing:
+        """Refuse the reading of an instance that has the UUID of another one: the values could not be told apart."""
+        reason = f"on {device.gpu_uuid} it calls itself {device.uuid}, as the one on {first.gpu_uuid} does"
+        if device.uuid not in self._twins:
+            self._twins.add(device.uuid)
+            logger.error("MIG instance %s: %s; only that one is shown", device.instance_id, reason)
+        return Missing(field, device, Gap.FAILED, reason)
 
     def _clear(self, field: Field, device: Device) -> None:
         fault = (field.id, device.uuid)

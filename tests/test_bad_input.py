@@ -8,14 +8,19 @@ import csv
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otelgpu.config.values import parse_pick
-from tests.fakenvml import Code, Scenario, models, wrong_architecture
+from otelgpu.fields import CATALOGUE
+from otelgpu.model import Device, GpuState, Reading, Sample, SourceFacts
+from otelgpu.snapshots import Assembler
+from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_architecture
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
 from tests.harness import Node, refused, series, serving, until, values
@@ -304,6 +309,77 @@ def test_a_number_that_cannot_be_true_costs_itself(node: Start, caplog: pytest.L
 def names(page: str) -> set[str]:
     """The families with readings."""
     return {line.partition("{")[0] for line in series(page)}
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_counter_that_is_no_number_costs_its_rate(node: Start, number: float) -> None:
+    """A rate is worked out from counters; one that is no number must not take the GPU along."""
+    broken = {(code, ALL_LINKS): Typed("f64", number) for code in (138, 139)}
+    running = node(models.h100(2))
+    before = running.settled_page()
+    running.show(models.h100(2).with_gpu(0, fields=broken))
+    page = running.settled_page()
+    rate = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
+
+    assert set(values(before, rate)) == {"0", "1"}
+    assert set(values(page, rate)) == {"1"}
+    assert names(page) == names(before)
+    assert values(page, "otelgpu_gpu_up") == {"0": 1, "1": 1}
+    assert values(page, DROPPED, "field")[rate] >= 1
+
+
+@pytest.mark.parametrize("count", [500, 100_000, 4_000_000_000])
+def test_a_count_that_cannot_be_true_changes_nothing(node: Start, caplog: pytest.LogCaptureFixture, count: int) -> None:
+    """Each GPU gets a thread: a driver in trouble must not be able to ask for a hundred thousand."""
+    running = node(models.h100(2))
+    threads = threading.active_count()
+    running.show(models.h100(2).but(answers={"nvmlDeviceGetCount_v2": count}))
+    pages = [running.page() for _ in range(3)]
+    running.show(models.h100(2))
+    pages.append(running.page())
+
+    assert all(set(values(page, "DCGM_FI_DEV_GPU_TEMP")) == {"0", "1"} for page in pages)
+    assert threading.active_count() == threads
+    assert sum("cannot be true" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("places", [1_000_000, 4_294_967_295])
+def test_places_for_instances_that_cannot_be_true_change_nothing(node: Start, places: int) -> None:
+    """A loop over four thousand million places would keep the thread of the GPU for hours."""
+    page = node(models.h100_mig()).page()
+    odd = node(models.h100_mig().with_gpu(0, answers={"nvmlDeviceGetMaxMigDeviceCount": places})).page()
+
+    assert series(odd) == series(page)
+
+
+def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    """Which of the two a value belongs to could not be told: the first one is shown, the other is missing.
+
+    Put together by hand: the fake driver knows a device by its UUID, so its two would be one.
+    """
+    used = CATALOGUE[252]
+    samples = []
+    for index, number in enumerate((111, 222)):
+        gpu = Device(f"GPU-{index}", f"GPU-{index}", index, "H100", f"00000000:0{index}:00.0")
+        instance = replace(gpu, uuid="MIG-1", profile="1g.10gb", instance_id=7)
+        samples.append(Sample(gpu, (instance,), (Reading(used, instance, number),)))
+    assembler = Assembler([used])
+    for _ in range(2):
+        snapshot = assembler.snapshot(
+            states=[GpuState(sample.device, up=True) for sample in samples],
+            samples=samples,
+            facts=SourceFacts("by hand"),
+            reason=None,
+            at=1.0,
+            unix=1.0,
+            started_unix=1.0,
+            seconds=0.0,
+        )
+
+    assert snapshot.numbers == {252: {"MIG-1": 111}}
+    assert snapshot.series["MIG-1"].device.gpu_uuid == "GPU-0"
+    assert [gap.device.gpu_uuid for gap in snapshot.missing] == ["GPU-1"]
+    assert sum("calls itself MIG-1" in record.getMessage() for record in caplog.records) == 1
 
 
 # in the middle

@@ -164,6 +164,7 @@ OWN_LABELS = frozenset(
         *("nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "vgpu"),
         *("pod", "pod_name", "pod_uid", "namespace", "pod_namespace", "container", "container_name"),
         *("hpc_job", "pid", "state", "gap", "code", "le", "quantile"),
+        *("error_type", "network_io_direction"),  # in semconv naming they tell series of one family apart
     )
 )
 _OWN_PREFIXES = ("DCGM_", "hw_", "otel_scope_", "dra_")

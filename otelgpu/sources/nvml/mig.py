@@ -15,6 +15,7 @@ from otelgpu.model import Device, Gap
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole, text_of, text_or_nothing
 from otelgpu.sources.nvml.handles import Handle, address_of
 
+LIMIT = 64  # far above any GPU: a driver in trouble may answer anything
 MOST = 7  # instances of a GPU, where the driver does not say
 
 
@@ -80,7 +81,8 @@ class Layout:
     def _places(self) -> int:
         if not self._most:  # 0 until MIG is on
             try:
-                self._most = pynvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)
+                places = pynvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)
+                self._most = places if places <= LIMIT else MOST
             except pynvml.NVMLError as error:
                 raise_if_whole(error)
                 return MOST

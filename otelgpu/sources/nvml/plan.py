@@ -6,6 +6,7 @@ Rule 2: all of a plan runs in the thread of its GPU; nothing here is shared.
 Rule 3: a question that fails costs the fields it would have answered. A GPU that is gone ends the sweep for it.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -156,7 +157,10 @@ class Plan:
         field = self._fields[way.field_id]
         if isinstance(way, FieldValue):
             return Reading(field, self._device, numbers[0])
-        total = int(sum(numbers))
+        summed = sum(numbers)
+        if not math.isfinite(summed):
+            return Reading(field, self._device, math.nan)  # no number: dropped and counted like any other
+        total = int(summed)
         before = self._counters.get(way.field_id)
         answer: Answer = Missing(field, self._device, Gap.FAILED, "a rate needs two sweeps")
         if before is not None:

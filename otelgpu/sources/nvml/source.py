@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
 INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
 INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
+MOST_GPUS = 256  # far above any machine; each gets a thread
 REPLACED = "another thread looks after this slot by now"
 
 
@@ -92,6 +93,7 @@ class NvmlSource:
         self._lock = threading.Lock()  # of what follows
         self._look = 0
         self._last_count: int | None = None
+        self._is_absurd = False
         self._slots: dict[int, _Slot] = {}
         self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
         self._ticket = 0
@@ -108,6 +110,15 @@ class NvmlSource:
         except SourceDownError:
             self._last_count = None
             raise
+        if count > MOST_GPUS:
+            absurd = f"the driver says that there are {count} GPUs, which cannot be true"
+            if self._last_count is None:
+                raise SourceDownError(absurd)
+            if not self._is_absurd:
+                logger.warning("%s; the %d known ones are read", absurd, self._last_count)
+            self._is_absurd = True
+            return self._last_count
+        self._is_absurd = False
         if count != self._last_count:
             self._last_count = count
             self._look_again()
