@@ -7,12 +7,16 @@ Rule 2: whatever a client does, the log stays free of tracebacks, and the next c
 import asyncio
 import gzip
 import json
+import os
 import re
 import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,6 +32,7 @@ from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
 from otelgpu.server.application import Site, application
 from otelgpu.server.pages import Pages
+from tests.conftest import ROOT
 from tests.fakenvml import Code, Scenario, models
 from tests.harness import LIMIT, Served, refused, serving, until, values
 
@@ -816,3 +821,42 @@ def test_the_log_can_be_read_by_machines(tmp_path: Path) -> None:
     assert {line["level"] for line in lines} == {"info", "warning", "debug"}
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     assert sum(line["message"].startswith("GET /metrics from 127.0.0.1: 200 in") for line in lines) == 1
+
+
+def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    """A full pipe on stderr (a stuck log driver) must not stop the sweeps, the pages or the end."""
+    reader, writer = os.pipe()
+    scenario = models.h100(8)
+    path = scenario.write(tmp_path / "scenario")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "FAKENVML_SCENARIO": str(path)}
+    env |= {"LD_LIBRARY_PATH": str(scenario.library())}
+    command = [sys.executable, "-m", "otelgpu", "serve", "--listen", "127.0.0.1:0", "--reuse", "0"]
+    process = subprocess.Popen(
+        [*command, "--log-level", "debug"], env=env, stdout=subprocess.PIPE, stderr=writer, text=True
+    )
+    os.close(writer)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        statuses = set()
+        for turn in range(1200):
+            if turn % 20 == 0:
+                scenario.but(gpus=scenario.gpus[: 8 * (turn % 40 // 20)]).write(path)
+            with urllib.request.urlopen(url.replace("/metrics", "/health"), timeout=LIMIT) as reply:
+                statuses.add(reply.status)
+        with urllib.request.urlopen(url, timeout=LIMIT) as reply:
+            page = reply.read().decode()
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(5)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    read = os.read(reader, 1 << 20)
+    os.close(reader)
+
+    assert len(read) > 60_000  # the pipe was full
+    assert statuses == {200}
+    assert values(page, "otelgpu_snapshot_age_seconds")[""] < 1
+    assert code == 0
