@@ -129,6 +129,13 @@ class Snapshot:
     missing: tuple[Missing, ...]
     seconds: float  # how long the sweep took
 
+    def devices(self) -> dict[str, Device]:
+        """List every GPU that was ever seen, and every MIG instance that has a series now, by UUID."""
+        devices = {state.device.uuid: state.device for state in self.states if state.device.uuid}
+        for series in self.series.values():
+            devices.setdefault(series.device.uuid, series.device)
+        return devices
+
 
 class OwnerKind(StrEnum):
     """What somebody who uses a device is."""

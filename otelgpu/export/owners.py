@@ -28,7 +28,7 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
     """Give the metrics that have a point for each owner of a device; none when nobody owns anything."""
     if not owners.by_device:
         return
-    devices = devices_of(snapshot)
+    devices = snapshot.devices()
     stamp = int(snapshot.unix * _NANOSECONDS)
     points = [
         NumberDataPoint(dict(join.owner_labels(devices[uuid], owner)), 0, stamp, 1)
@@ -38,11 +38,3 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
     ]
     if points:
         yield Metric(GPU_OWNER, _HELP, "", Gauge(points))
-
-
-def devices_of(snapshot: Snapshot) -> dict[str, Device]:
-    """List every GPU that a snapshot knows and every MIG instance that has a series, by UUID."""
-    devices = {state.device.uuid: state.device for state in snapshot.states if state.device.uuid}
-    for series in snapshot.series.values():
-        devices.setdefault(series.device.uuid, series.device)
-    return devices

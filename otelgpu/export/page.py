@@ -36,7 +36,14 @@ class PageSource(Protocol):
 class NoPage:
     """Stands in where no page is wanted: the server goes on answering whether the process is well."""
 
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:  # noqa: ARG002 - as PageSource
+    def page(  # as PageSource
+        self,
+        snapshot: Snapshot | None,  # noqa: ARG002
+        form: Format,  # noqa: ARG002
+        *,
+        shown: bool,  # noqa: ARG002
+        owners: Owners = NOBODY,  # noqa: ARG002
+    ) -> bytes:
         """Say why there is nothing."""
         return b"# no metrics here: OTEL_METRICS_EXPORTER does not name prometheus, or OTEL_SDK_DISABLED is true\n"
 
