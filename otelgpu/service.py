@@ -119,7 +119,14 @@ class Pipeline:
         # Readings as old as the pace itself would be sent every other time only.
         age = min(self.config.sampling.reuse, self.config.otlp.interval / 2)
         refresh = partial(self.sampler.refresh, max_age=age)
-        return pushes(self.config, self.fields, pinned, refresh=refresh, is_fresh=self.is_fresh)
+        return pushes(
+            self.config,
+            self.fields,
+            pinned,
+            refresh=refresh,
+            is_fresh=self.is_fresh,
+            owners=self.attribution.owners,
+        )
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
         """Whether the readings of *snapshot* may still be shown."""

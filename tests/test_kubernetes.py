@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import pytest
@@ -21,12 +22,14 @@ from otelgpu.attribution.kubelet import Kubelet as Client
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podresources_pb2 import ListResponse, Pod
 from otelgpu.attribution.pods import Pods, own_pod_of
-from otelgpu.config import Kubernetes
+from otelgpu.config import Kubernetes, Otlp
 from otelgpu.export.page import Format
+from otelgpu.export.push.setup import Push
 from tests.conftest import ROOT, Golden
 from tests.fakekubelet import Kubelet, holding, pod
 from tests.fakenvml import Scenario, models
 from tests.harness import LIMIT, Line, Node, lines_of, serving, until, values
+from tests.push.collectors import collector, pairs
 from tests.test_page import OWN
 
 H100 = models.h100(2)
@@ -595,6 +598,46 @@ def test_an_answer_of_the_public_api_is_understood() -> None:
     assert (read.name, read.namespace, read.containers[0].name) == ("train", "team", "main")
     assert read.containers[0].devices[0].resource_name == "nvidia.com/gpu"
     assert list(read.containers[0].devices[0].device_ids) == ["GPU-a", "GPU-b"]
+
+
+# ---- over OTLP
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_a_collector_is_told_the_pod_of_each_point(
+    node: Callable[..., Node], kubelet: Kubelet, temporality: Literal["cumulative", "delta"]
+) -> None:
+    """The pod that holds the GPU stands on the point; the resource is otelgpu's own, and its pod is not the owner."""
+    kubelet.pods = [pod("a", GPU_0), pod("b", f"{GPU_1}::0"), pod("c", f"{GPU_1}::1")]
+    kubelet.start()
+    with collector() as sink:
+        settings = Kubernetes(enabled=True, socket=str(kubelet.path), refresh=FOR_EVER, expire=FOR_EVER)
+        started = node(H100, kubernetes=settings, otlp=Otlp(endpoint=sink.url, temporality=temporality))
+        assert started.pipeline.attribution.looked(LIMIT)
+        (push,) = started.pipeline.pushes
+        assert isinstance(push, Push)
+        push.pusher.start()
+        push.reader.push()
+        sink.expect(1)
+        Cluster(started, kubelet).says(pod("d", GPU_0))
+        started.sweep()
+        push.reader.push()
+        sink.expect(2)
+    powers = [
+        (point.attributes["hw.name"], point.attributes.get("k8s.pod.name"))
+        for point in sink.points("hw.power")
+        if point.name == "hw.power"
+    ]
+
+    assert sorted(powers[:2], key=str) == [("GPU 0", "a"), ("GPU 1", None)]
+    assert sorted(powers[2:], key=str) == [("GPU 0", "d"), ("GPU 1", None)]
+    owned = [
+        (point.attributes["hw.id"], point.attributes["k8s.namespace.name"], point.attributes["k8s.pod.name"])
+        for point in sink.points("otelgpu.gpu.owner")
+    ]
+    assert owned == [(GPU_0, "team", "a"), (GPU_1, "team", "b"), (GPU_1, "team", "c"), (GPU_0, "team", "d")]
+    resource = pairs(list(sink.received[0].message.resource_metrics[0].resource.attributes))
+    assert not {"k8s.pod.name", "k8s.namespace.name"} & resource.keys()
 
 
 # ---- the program
