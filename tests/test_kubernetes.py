@@ -585,6 +585,25 @@ def test_owners_that_come_and_go_use_up_nothing(cluster: Starter) -> None:
     assert "overflow" not in page
 
 
+@pytest.mark.soak
+def test_ten_thousand_changes_leave_only_the_living(cluster: Starter) -> None:
+    """A node that runs short jobs sees as many pods in a month; memory follows what runs now, not what ever ran."""
+    scenario = models.h100(8)
+    uuids = [gpu.uuid for gpu in scenario.gpus]
+    started = cluster(scenario)
+    sizes = []
+    for turn in range(10_000):
+        started.says(*(pod(f"pod-{turn}-{gpu}", uuid) for gpu, uuid in enumerate(uuids)))
+        page = started.node.page(sweep=turn % 100 == 99)
+        if turn % 1000 == 999:
+            sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
+
+    assert owners_on(lines_of(page)) == [(str(gpu), "", f"pod-9999-{gpu}") for gpu in range(8)]
+    assert page.count("pod-") == page.count("pod-9999-")
+    assert "overflow" not in page
+    assert sizes[-1] - sizes[0] < 3, sizes
+
+
 # ---- the protocol
 
 
