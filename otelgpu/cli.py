@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from shutil import get_terminal_size
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -128,6 +128,7 @@ class _SettingFlag(click.Option):
 
     def __init__(self, setting: Setting, spelling: str, *, hidden: bool) -> None:
         default = default_text(setting)
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if setting.is_switch else {}
         super().__init__(
             [spelling, spelling.strip("-").replace("-", "_")],
             multiple=True,
@@ -136,6 +137,7 @@ class _SettingFlag(click.Option):
             metavar=setting.word,
             help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
             callback=partial(_keep, setting, spelling),
+            **alone,
         )
         self.group = setting.group
 

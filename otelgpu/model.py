@@ -8,6 +8,7 @@ Rule 3: a Reading holds the driver's own number in the driver's own unit (the ca
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from otelgpu.fields import Field
@@ -45,6 +46,7 @@ class Device:
     vbios_version: str = ""
     profile: str = ""  # "1g.10gb"
     instance_id: int | None = None  # NVML's GPU-instance id, as nvidia-smi shows it
+    minor: int | None = None  # N of /dev/nvidiaN, which differs from the index on some machines
 
 
 class Reading(NamedTuple):
@@ -126,3 +128,45 @@ class Snapshot:
     labels: Mapping[str, tuple[tuple[Field, str], ...]]
     missing: tuple[Missing, ...]
     seconds: float  # how long the sweep took
+
+    def devices(self) -> dict[str, Device]:
+        """List every GPU that was ever seen, and every MIG instance that has a series now, by UUID."""
+        devices = {state.device.uuid: state.device for state in self.states if state.device.uuid}
+        for series in self.series.values():
+            devices.setdefault(series.device.uuid, series.device)
+        return devices
+
+
+class OwnerKind(StrEnum):
+    """What somebody who uses a device is."""
+
+    POD = "pod"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """Who uses a device: a container of a pod, or a batch job. Texts that do not apply or are not known are ""."""
+
+    kind: OwnerKind
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    pod_uid: str = ""
+    vgpu: str = ""  # the replica, where several share the device: "3"
+    job: str = ""
+    labels: Attributes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Who uses which device: owners in a fixed order, by the device's own UUID (`GPU-...` or `MIG-...`).
+
+    `identity` changes whenever the table differs from the one before, as a Snapshot's does.
+    """
+
+    identity: int
+    by_device: Mapping[str, tuple[Owner, ...]]
+
+
+NOBODY = Owners(0, MappingProxyType({}))

@@ -20,6 +20,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 
 from otelgpu import __version__
+from otelgpu.attribution.itself import create_attribution_instruments
+from otelgpu.attribution.setup import attribution_for
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
@@ -30,7 +32,7 @@ from otelgpu.export.status import STATUS_FIELDS, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
@@ -42,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_THREADS = 4
 WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
+LEAST_STOP = 0.2  # seconds that the search for owners has to end even when the driver took all the time
 NO_HOSTNAME = "none"
 PUSH_SHARE = 0.6  # of the time there is to stop, for delivering what is left
 
@@ -73,6 +76,7 @@ class Pipeline:
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
         )
+        self.attribution = attribution_for(config, environ)
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
         readers, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
@@ -85,6 +89,7 @@ class Pipeline:
         self.record_scrape = create_own_instruments(
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
+        create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         if config.naming == "semconv" or self.pushes:
@@ -114,7 +119,14 @@ class Pipeline:
         # Readings as old as the pace itself would be sent every other time only.
         age = min(self.config.sampling.reuse, self.config.otlp.interval / 2)
         refresh = partial(self.sampler.refresh, max_age=age)
-        return pushes(self.config, self.fields, pinned, refresh=refresh, is_fresh=self.is_fresh)
+        return pushes(
+            self.config,
+            self.fields,
+            pinned,
+            refresh=refresh,
+            is_fresh=self.is_fresh,
+            owners=self.attribution.owners,
+        )
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
         """Whether the readings of *snapshot* may still be shown."""
@@ -128,6 +140,7 @@ class Pipeline:
             hasten=self.sampler.hasten,
             is_fresh=self.is_fresh,
             executor=executor,
+            owners=self.attribution.owners,
         )
         return Site(
             pages=pages,
@@ -158,10 +171,16 @@ class Pipeline:
         return f"{config.origin('source')}: {config.source}: {reason}"
 
     def start(self) -> None:
-        """Begin to ask the driver, and to push where that is wanted."""
+        """Begin to ask the driver, and who uses the GPUs, and to push where that is wanted."""
+        self.attribution.start()
         self.sampler.start()
         for way_out in self._ways_out():
             way_out.start()
+
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
+        """Write one page of a snapshot as it is now owned."""
+        owners = NOBODY if snapshot is None else self.attribution.owners(snapshot)
+        return self.reader.page(snapshot, form, shown=shown, owners=owners)
 
     def _ways_out(self) -> Iterable[WayOut]:
         return self.pushes if self._described is None else (*self.pushes, self._described)
@@ -172,6 +191,7 @@ class Pipeline:
         for way_out in self._ways_out():
             way_out.stop((until - time.monotonic()) * PUSH_SHARE)
         is_clean = self.sampler.stop(until - time.monotonic())
+        self.attribution.stop(max(until - time.monotonic(), LEAST_STOP))  # its threads never keep the process
         self._provider.shutdown()
         return is_clean
 
@@ -188,15 +208,16 @@ def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     # A look shows the page, whatever is pushed.
     here = replace(config, otlp=Otlp(), exporters=(), disabled=False, description="")
     pipeline = Pipeline(here, os.environ if environ is None else environ)
-    pipeline.sampler.start()
+    pipeline.start()
     try:
+        pipeline.attribution.looked(config.sampling.deadline)
         snapshot = pipeline.sampler.refresh()
         if snapshot is not None and snapshot.source_up:
             time.sleep(WINDOW)
             snapshot = pipeline.sampler.refresh(max_age=0)
         if snapshot is None:
             raise StartError(f"the driver did not answer within {config.sampling.deadline:g} s")
-        return Look(snapshot, pipeline.reader.page(snapshot, Format.TEXT, shown=True))
+        return Look(snapshot, pipeline.page(snapshot, Format.TEXT, shown=True))
     finally:
         pipeline.stop(STOP)
 
@@ -238,5 +259,9 @@ def _reader(
 
         joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
         return [joined], joined
-    plain = PageReader(fields, DcgmJoin(config.compat, hostname, labels), pinned)
+    kubernetes = config.kubernetes
+    join = DcgmJoin(
+        config.compat, hostname, labels, old_names=kubernetes.old_names, virtual_gpus=kubernetes.virtual_gpus
+    )
+    plain = PageReader(fields, join, pinned)
     return [plain], plain

@@ -86,6 +86,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.pipeline = Pipeline(self.config, self.environ)
+        self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()
 
@@ -103,7 +104,7 @@ class Node:
         """Make a new sweep (or take the last) and return its page."""
         snapshot = self.sweep() if sweep else self.pipeline.sampler.latest
         shown = snapshot is not None and self.pipeline.is_fresh(snapshot)
-        return self.pipeline.reader.page(snapshot, form, shown=shown).decode()
+        return self.pipeline.page(snapshot, form, shown=shown).decode()
 
     def settled_page(self) -> str:
         """A page with rates and windows: two sweeps, as far apart as the shortest window."""

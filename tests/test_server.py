@@ -29,7 +29,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from otelgpu.export.page import Format
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 from otelgpu.server.application import Site, application
 from otelgpu.server.pages import Pages
 from tests.conftest import ROOT
@@ -457,7 +457,7 @@ def test_garbage_is_answered_or_hung_up_on(plain: Served, sent: bytes) -> None:
 class _Large:
     """Makes pages that no socket buffer holds."""
 
-    def page(self, _: Snapshot | None, form: Format, *, shown: bool) -> bytes:  # noqa: ARG002
+    def page(self, _: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:  # noqa: ARG002
         return b"x" * 32_000_000
 
 

@@ -2,6 +2,7 @@
 
 from otelgpu.config.given import Flag
 from otelgpu.config.load import load
+from otelgpu.config.owning import Jobs, Kubernetes
 from otelgpu.config.settings import Config, Embed, Log, Mig, Otlp, Sampling, Server, Simulated
 from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
 
@@ -10,6 +11,8 @@ __all__ = [
     "Config",
     "Embed",
     "Flag",
+    "Jobs",
+    "Kubernetes",
     "Log",
     "Mig",
     "Otlp",

@@ -51,6 +51,11 @@ class Setting:
         return (self.short, full) if self.short else (full,)
 
     @property
+    def is_switch(self) -> bool:
+        """Whether the flag alone, without a value, means true."""
+        return _noted(self.leaf)[0] is bool
+
+    @property
     def variable(self) -> str:
         """The environment variable: OTELGPU_SAMPLING_REUSE."""
         return PREFIX + self.key.replace(".", "_").upper()

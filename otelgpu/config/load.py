@@ -137,6 +137,13 @@ def _built(values: Mapping[str, object], chosen: Mapping[str, list[Given]]) -> C
 def _contradictions(config: Config, chosen: Mapping[str, list[Given]]) -> Iterator[Problem]:
     """Judge what takes more than one value. A setting with a problem of its own counts as not set here."""
     yield from _too_early(config, chosen)
+    kubernetes = config.kubernetes
+    if kubernetes.expire < kubernetes.refresh:
+        key = "kubernetes.expire" if "kubernetes.expire" in chosen else "kubernetes.refresh"
+        yield chosen[key][-1].problem(
+            f"the kubelet's answers would expire (after {kubernetes.expire:g} s) before it is asked again "
+            f"(after {kubernetes.refresh:g} s)"
+        )
     met: set[Address] = set()
     for address, given in zip(config.server.listen, chosen.get("server.listen", ()), strict=False):
         if address in met and (address.port or address.path):

@@ -6,11 +6,13 @@ Rule 2: a float is a duration in seconds.
 Rule 3: nothing is read here, and nothing is decided that takes more than one setting; that is load.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from otelgpu.config.about import about as _about
+from otelgpu.config.owning import Jobs, Kubernetes
 from otelgpu.config.values import (
     Address,
     Pick,
@@ -23,14 +25,6 @@ from otelgpu.config.values import (
     parse_pick,
     parse_source,
 )
-
-
-def _about(meaning: str, *, flag: str = "", word: str = "", parse: Callable[[str], object] | None = None) -> Meta:
-    """Describe a setting: what it means (Markdown), a short flag where people type it, how one value is read.
-
-    `word` stands for the value in the help of the flag. `parse` is for values that are more than a number or a word.
-    """
-    return Meta(description=meaning, extra={"flag": flag, "word": word, "parse": parse})
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -235,6 +229,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server: Server = Server()
     sampling: Sampling = Sampling()
     mig: Mig = Mig()
+    kubernetes: Kubernetes = Kubernetes()
+    jobs: Jobs = Jobs()
     otlp: Otlp = Otlp()
     simulated: Simulated = Simulated()
     embed: Embed = Embed()

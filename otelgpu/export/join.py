@@ -1,16 +1,18 @@
 """The join: from a series key to the names, labels and numbers that somebody reads.
 
 Rule 1: everything a reader sees beyond the driver's number is added here: scheme, device labels, label rows.
-Rule 2: whatever is joined depends on the field, the series and the snapshot's identity alone, so that readers may
-        keep it for as long as the identity stays. The one exception is VALUE_LABELS.
+Rule 2: whatever is joined depends on the field, the series and the identities of snapshot and owners alone, so that
+        readers may keep it for as long as both stay. The one exception is VALUE_LABELS.
+Rule 3: a value stands under an owner's name only when the device is that owner's alone: sums over owners stay true.
+        The copies of dcgm-exporter are made for those who ask for them, and for jobs.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.xid import xid_text
-from otelgpu.model import Attributes, Series, Snapshot
+from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
 
 HOSTNAME_LABEL: Mapping[str, str] = {"4.8.2": "Hostname", "4.8.3": "hostname", "4.9": "hostname"}
 
@@ -22,6 +24,12 @@ def _xid_labels(number: float) -> Attributes:
 # Fields whose labels on the dcgm page follow the value, by field id. OpenTelemetry's points have none: a value that
 # changes its attributes starts a new series each time.
 VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
+
+# Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
+# copy of the device's value, so a copy would say something else under the same name.
+PER_PROCESS = frozenset((203, 252))
+
+NO_COPIES: Sequence[Attributes] = ((),)
 
 
 def scaled(shape: Shape) -> Callable[[int | float], int | float]:
@@ -39,6 +47,47 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     return whole
 
 
+# The text of an Owner and the name it is shown by.
+OWNER_LABELS = (
+    ("container", "container"),
+    ("hpc_job", "job"),
+    ("namespace", "namespace"),
+    ("pod", "pod"),
+    ("pod_uid", "pod_uid"),
+    ("vgpu", "vgpu"),
+)
+OLD_OWNER_LABELS = tuple(
+    ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
+    for name, text in OWNER_LABELS
+)
+OWNER_ATTRIBUTES = (
+    ("k8s.container.name", "container"),
+    ("k8s.namespace.name", "namespace"),
+    ("k8s.pod.name", "pod"),
+    ("k8s.pod.uid", "pod_uid"),
+    ("hw.gpu.nvidia.job.id", "job"),
+)
+
+
+def holders(owners: Iterable[Owner]) -> tuple[Owner, ...]:
+    """List the owners without telling replicas apart: a container that holds two is one."""
+    return tuple(dict.fromkeys(replace(owner, vgpu="") for owner in owners))
+
+
+def sole_owner(owners: Iterable[Owner], kind: OwnerKind) -> Owner | None:
+    """Return the one owner of this kind; None when there is none, or more than one."""
+    found = holders(_of_kind(owners, kind))
+    return found[0] if len(found) == 1 else None
+
+
+def _of_kind(owners: Iterable[Owner], kind: OwnerKind) -> Iterable[Owner]:
+    return (owner for owner in owners if owner.kind is kind)
+
+
+def _present(owner: Owner, names: Iterable[tuple[str, str]]) -> Attributes:
+    return tuple((name, text) for name, part in names if (text := getattr(owner, part)))
+
+
 @dataclass(frozen=True, slots=True)
 class DcgmJoin:
     """dcgm-exporter's names and labels, of the generation that *compat* selects; *labels* are the user's own."""
@@ -46,6 +95,8 @@ class DcgmJoin:
     compat: str = "4.8.2"
     hostname: str = ""
     labels: Attributes = ()
+    old_names: bool = False
+    virtual_gpus: bool = False
 
     def shape(self, field: Field) -> Shape:
         """Return the field's shape in this generation."""
@@ -56,7 +107,7 @@ class DcgmJoin:
         device = series.device
         pairs = [
             ("gpu", str(device.index)),
-            ("UUID", device.gpu_uuid),
+            ("uuid" if self.old_names else "UUID", device.gpu_uuid),
             ("pci_bus_id", device.pci_bus_id),
             ("device", f"nvidia{device.index}"),
             ("modelName", device.model),
@@ -67,6 +118,36 @@ class DcgmJoin:
             pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
         rows = [(self.shape(field).name, text) for field, text in snapshot.labels.get(device.uuid, ())]
         return pairs + sorted([*rows, *self.labels]) + sorted([*series.attributes, *more])
+
+    def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Attributes]:
+        """List the owner labels of each line that a series gets; one line without any when nobody is to be named.
+
+        The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job.
+        """
+        found = owners.by_device.get(series.device.uuid)
+        if found is None:
+            return NO_COPIES
+        pods: list[Owner | None] = [*_of_kind(found, OwnerKind.POD)]
+        if not self.virtual_gpus:
+            pods = [sole_owner(found, OwnerKind.POD)]
+        elif field.id in PER_PROCESS:
+            pods = []
+        jobs: list[Owner | None] = [*_of_kind(found, OwnerKind.JOB)]
+        return [
+            (self._owner_labels(pod) if pod else ()) + (self._owner_labels(job) if job else ())
+            for pod in pods or [None]
+            for job in jobs or [None]
+        ]
+
+    def owner_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the labels by which a device and one of its owners are known."""
+        instance = () if device.instance_id is None else (("GPU_I_ID", str(device.instance_id)),)
+        uuid = "uuid" if self.old_names else "UUID"
+        return (("gpu", str(device.index)), (uuid, device.gpu_uuid), *instance, *self._owner_labels(owner))
+
+    def _owner_labels(self, owner: Owner) -> Attributes:
+        names = OLD_OWNER_LABELS if self.old_names else OWNER_LABELS
+        return _present(owner, names) + owner.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +160,11 @@ class SemconvJoin:
         """Return the field's shape; None for a field that has no place in this scheme."""
         return field.semconv
 
-    def attributes(self, shape: Shape, series: Series) -> dict[str, str]:
+    def attributes(self, shape: Shape, series: Series, owners: Owners = NOBODY) -> dict[str, str]:
         """List the attributes of a point; a text that the driver does not tell is left away."""
         device = series.device
+        found = owners.by_device.get(device.uuid, ())
+        alone = [owner for kind in OwnerKind if (owner := sole_owner(found, kind))]
         pairs: Iterable[tuple[str, str]] = (
             ("hw.id", device.uuid),
             ("hw.name", f"GPU {device.index}"),
@@ -95,4 +178,11 @@ class SemconvJoin:
             ("hw.gpu.nvidia.mig.id", "" if device.instance_id is None else str(device.instance_id)),
         )
         present = {name: text for name, text in pairs if text}
+        for owner in alone:
+            present |= dict(_present(owner, OWNER_ATTRIBUTES) + owner.labels)
         return present | dict(shape.attributes) | dict(series.attributes) | dict(self.labels)
+
+    def owner_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the attributes by which a device and one of its owners are known."""
+        parent = () if device.instance_id is None else (("hw.parent", device.gpu_uuid),)
+        return (("hw.id", device.uuid), *parent, *_present(owner, OWNER_ATTRIBUTES), *owner.labels)

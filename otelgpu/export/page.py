@@ -16,7 +16,7 @@ from otelgpu.export.join import DcgmJoin
 from otelgpu.export.text import TextPage
 from otelgpu.fields import Field
 from otelgpu.instruments import CARDINALITY_LIMITS, Pinned
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 
 
 class Format(StrEnum):
@@ -29,14 +29,21 @@ class Format(StrEnum):
 class PageSource(Protocol):
     """Whatever writes pages: a reader registered with the MeterProvider."""
 
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
-        """Collect and write one page of *snapshot*; its readings are left away unless *shown*."""
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:
+        """Collect and write one page of *snapshot* and its *owners*; its readings are left away unless *shown*."""
 
 
 class NoPage:
     """Stands in where no page is wanted: the server goes on answering whether the process is well."""
 
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:  # noqa: ARG002 - as PageSource
+    def page(  # as PageSource
+        self,
+        snapshot: Snapshot | None,  # noqa: ARG002
+        form: Format,  # noqa: ARG002
+        *,
+        shown: bool,  # noqa: ARG002
+        owners: Owners = NOBODY,  # noqa: ARG002
+    ) -> bytes:
         """Say why there is nothing."""
         return b"# no metrics here: OTEL_METRICS_EXPORTER does not name prometheus, or OTEL_SDK_DISABLED is true\n"
 
@@ -51,13 +58,13 @@ class PageReader(MetricReader):
         self._text = TextPage(fields, join)
         self._collected: MetricsData | None = None
 
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:
         """Collect and write one page; see PageSource. Callers wait for each other."""
         with self._lock:
             self._collected = None
             with self._pinned.to(snapshot, shown=shown):
                 self.collect()
-            return self._text.write(self._collected, snapshot, openmetrics=form is Format.OPENMETRICS)
+            return self._text.write(self._collected, snapshot, owners, openmetrics=form is Format.OPENMETRICS)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
         self._collected = metrics_data

@@ -23,10 +23,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from otelgpu.export.join import SemconvJoin, scaled
+from otelgpu.export.owners import owner_metrics
 from otelgpu.export.page import Format
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 
 
 class JoinedPrometheusReader(PrometheusMetricReader):
@@ -38,15 +39,17 @@ class JoinedPrometheusReader(PrometheusMetricReader):
         self._page_lock = threading.Lock()
         self._pinned = pinned
         self._joiner = Joiner(fields, join)
+        self._owners = NOBODY
 
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
+    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:
         """Collect and write one page; see PageSource. Callers wait for each other."""
         generate = generate_openmetrics if form is Format.OPENMETRICS else generate_latest
         with self._page_lock, self._pinned.to(snapshot, shown=shown):
+            self._owners = owners
             return generate(self._own_registry)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401
-        joined = self._joiner.joined(metrics_data, self._pinned.latest)
+        joined = self._joiner.joined(metrics_data, self._pinned.latest, self._owners)
         super()._receive_metrics(joined, timeout_millis=timeout_millis, **kwargs)
 
 
@@ -57,8 +60,12 @@ class Joiner:
         self._fields: Mapping[str, Field] = {field.name.lower(): field for field in fields}
         self._join = join
 
-    def joined(self, metrics: MetricsData, snapshot: Snapshot | None) -> MetricsData:
-        """Join every metric of ours; fields that share a name become one metric. Others pass as they are."""
+    def joined(self, metrics: MetricsData, snapshot: Snapshot | None, owners: Owners = NOBODY) -> MetricsData:
+        """Join every metric of ours; fields that share a name become one metric. Others pass as they are.
+
+        The points of owners are added to the first scope.
+        """
+        owned = iter(() if snapshot is None else [list(owner_metrics(self._join, snapshot, owners))])
         return MetricsData(
             [
                 ResourceMetrics(
@@ -66,7 +73,7 @@ class Joiner:
                     scope_metrics=[
                         ScopeMetrics(
                             scope=scope.scope,
-                            metrics=self._metrics(scope.metrics, snapshot),
+                            metrics=[*self._metrics(scope.metrics, snapshot, owners), *next(owned, ())],
                             schema_url=scope.schema_url,
                         )
                         for scope in resource.scope_metrics
@@ -77,7 +84,7 @@ class Joiner:
             ]
         )
 
-    def _metrics(self, metrics: Iterable[Metric], snapshot: Snapshot | None) -> list[Metric]:
+    def _metrics(self, metrics: Iterable[Metric], snapshot: Snapshot | None, owners: Owners) -> list[Metric]:
         passed: list[Metric] = []
         joined: dict[str, tuple[Field, Shape, list[NumberDataPoint]]] = {}
         for metric in metrics:
@@ -88,15 +95,15 @@ class Joiner:
             shape = self._join.shape(field)
             if shape is not None and snapshot is not None:
                 points = joined.setdefault(shape.name, (field, shape, []))[2]
-                points.extend(self._points(shape, metric, snapshot))
+                points.extend(self._points(shape, metric, snapshot, owners))
         return [*(_metric(*parts) for parts in joined.values()), *passed]
 
-    def _points(self, shape: Shape, metric: Metric, snapshot: Snapshot) -> Iterator[NumberDataPoint]:
+    def _points(self, shape: Shape, metric: Metric, snapshot: Snapshot, owners: Owners) -> Iterator[NumberDataPoint]:
         number = scaled(shape)
         for point in metric.data.data_points:
             if isinstance(point, NumberDataPoint) and point.attributes is not None:
                 yield NumberDataPoint(
-                    attributes=self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])]),
+                    attributes=self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])], owners),
                     start_time_unix_nano=point.start_time_unix_nano,
                     time_unix_nano=point.time_unix_nano,
                     value=number(point.value),

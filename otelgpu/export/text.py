@@ -8,6 +8,7 @@ Rule 3: a family without a sample is not on the page, and each family is on it o
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from opentelemetry.sdk.metrics.export import (
     Histogram,
@@ -19,9 +20,10 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
+from otelgpu.export.owners import owner_metrics
 from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Attributes, Owners, Series, Snapshot
 
 OWN = "otelgpu."
 UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
@@ -30,17 +32,21 @@ _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
+Identity: TypeAlias = tuple[int, int]  # of the snapshot and of the owners
+Block: TypeAlias = tuple[str, list[str]]  # the name that orders it, and the lines of one family
+
+
 @dataclass(slots=True)
 class _Family:
-    """One field's family on the page, with the line prefixes of the series seen under one identity."""
+    """One field's family on the page, with the line prefixes of each series seen under one identity."""
 
     field: Field
     name: str
     kind: str
     help: str
     render: Callable[[int | float], str]
-    prefixes: dict[object, str] = dataclasses.field(default_factory=dict)
-    identity: int = -1
+    prefixes: dict[object, list[str]] = dataclasses.field(default_factory=dict)
+    identity: Identity | None = None
 
 
 def labelled(pairs: Iterable[tuple[str, str]]) -> str:
@@ -61,24 +67,33 @@ class TextPage:
     def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
+        self._owned: tuple[Identity | None, list[Block]] = (None, [])
 
-    def write(self, metrics: MetricsData | None, snapshot: Snapshot | None, *, openmetrics: bool = False) -> bytes:
+    def write(
+        self,
+        metrics: MetricsData | None,
+        snapshot: Snapshot | None,
+        owners: Owners = NOBODY,
+        *,
+        openmetrics: bool = False,
+    ) -> bytes:
         """Write one page. In OpenMetrics a counter that is not named _total can only be `unknown`."""
         found: list[tuple[int, _Family, Sequence[NumberDataPoint]]] = []
-        own: list[Metric] = []
+        own: list[Block] = []
         for metric in _metrics(metrics):
             family = self._families.get(metric.name)
             if family is None:
                 if metric.name.startswith(OWN):  # hw.status has no name on dcgm-exporter's page
-                    own.append(metric)
+                    own.append((metric.name, _own_block(metric, openmetrics=openmetrics)))
             elif snapshot is not None:
                 found.append((family.field.id, family, metric.data.data_points))  # type: ignore[arg-type]
         lines: list[str] = []
-        for _, family, points in sorted(found, key=lambda entry: entry[0]):
-            if snapshot is not None:
-                self._write_family(lines, family, points, snapshot, openmetrics=openmetrics)
-        for metric in sorted(own, key=lambda metric: metric.name):
-            _write_own(lines, metric, openmetrics=openmetrics)
+        if snapshot is not None:
+            for _, family, points in sorted(found, key=lambda entry: entry[0]):
+                self._write_family(lines, family, points, snapshot, owners, openmetrics=openmetrics)
+            own.extend(self._owner_blocks(snapshot, owners))
+        for _, block in sorted(own, key=lambda entry: entry[0]):
+            lines.extend(block)
         if openmetrics:
             lines.append("# EOF")
         lines.append("")
@@ -106,15 +121,17 @@ class TextPage:
         family: _Family,
         points: Sequence[NumberDataPoint],
         snapshot: Snapshot,
+        owners: Owners,
         *,
         openmetrics: bool,
     ) -> None:
         kind = "unknown" if openmetrics and family.kind == "counter" else family.kind
         lines.append(f"# HELP {family.name} {family.help}")
         lines.append(f"# TYPE {family.name} {kind}")
-        if family.identity != snapshot.identity:
+        identity = (snapshot.identity, owners.identity)
+        if family.identity != identity:
             family.prefixes.clear()
-            family.identity = snapshot.identity
+            family.identity = identity
         values = {point.attributes[SERIES]: point.value for point in points}  # type: ignore[index]
         value_labels = VALUE_LABELS.get(family.field.id)
         prefixes, render = family.prefixes, family.render
@@ -122,12 +139,28 @@ class TextPage:
         for key in snapshot.numbers[family.field.id]:
             value = values[key]
             name = key if value_labels is None else (key, value)
-            prefix = prefixes.get(name)
-            if prefix is None:
+            copies = prefixes.get(name)
+            if copies is None:
                 more = () if value_labels is None else value_labels(value)
-                pairs = self._join.label_pairs(snapshot.series[key], snapshot, more)
-                prefix = prefixes[name] = f"{family.name}{labelled(pairs)} "
-            lines.append(prefix + render(value))
+                copies = prefixes[name] = self._prefixes(family, snapshot.series[key], snapshot, owners, more=more)
+            number = render(value)
+            for prefix in copies:
+                lines.append(prefix + number)  # noqa: PERF401 - nearly always one
+
+    def _prefixes(
+        self, family: _Family, series: Series, snapshot: Snapshot, owners: Owners, *, more: Attributes
+    ) -> list[str]:
+        return [
+            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, (*more, *named)))} "
+            for named in self._join.copies(family.field, series, owners)
+        ]
+
+    def _owner_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
+        identity = (snapshot.identity, owners.identity)
+        if self._owned[0] != identity:
+            metrics = owner_metrics(self._join, snapshot, owners)
+            self._owned = (identity, [(metric.name, _own_block(metric, openmetrics=False)) for metric in metrics])
+        return self._owned[1]
 
 
 def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
@@ -138,19 +171,19 @@ def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
             yield from scope.metrics
 
 
-def _write_own(lines: list[str], metric: Metric, *, openmetrics: bool) -> None:
+def _own_block(metric: Metric, *, openmetrics: bool) -> list[str]:
     is_total = isinstance(metric.data, Sum) and metric.data.is_monotonic
     kind = "histogram" if isinstance(metric.data, Histogram) else "counter" if is_total else "gauge"
     name = page_name(metric.name, metric.unit or "", is_total=is_total)
     family = name.removesuffix("_total") if openmetrics else name
-    lines.append(f"# HELP {family} {(metric.description or '').translate(_HELP_ESCAPES)}")
-    lines.append(f"# TYPE {family} {kind}")
+    lines = [f"# HELP {family} {(metric.description or '').translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
     for point in metric.data.data_points:
         pairs = [(key, str(value)) for key, value in (point.attributes or {}).items()]
         if isinstance(point, HistogramDataPoint):
             _write_histogram(lines, name, pairs, point)
         elif isinstance(point, NumberDataPoint):
             lines.append(f"{name}{labelled(pairs)} {_plain(point.value)}")
+    return lines
 
 
 def _write_histogram(lines: list[str], name: str, pairs: list[tuple[str, str]], point: HistogramDataPoint) -> None:

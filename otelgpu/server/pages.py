@@ -1,7 +1,7 @@
 """Pages as bytes, shared by simultaneous scrapes.
 
 Rule 1: whoever comes while a page is being made gets the same bytes. A page is used again for at most KEEP seconds
-        and for its own snapshot: what it says of otelgpu itself (the age of the readings above all) goes on.
+        and for its own snapshot and owners: what it says of otelgpu itself (the age of the readings above all) goes on.
 Rule 2: everything that waits (for a sweep) or computes (text, gzip) runs in the executor, never on the loop.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from otelgpu.export.page import Format, PageSource
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 
 GZIP_LEVEL = 4  # a page of label text shrinks by 20 already here; higher levels cost time and gain little
 KEEP = 1.0  # seconds
@@ -25,8 +25,7 @@ class Page:
     """One page, plain and compressed (made when first asked for)."""
 
     body: bytes
-    snapshot_at: float | None
-    shown: bool
+    state: tuple[float | None, bool, int]  # when the snapshot was taken, whether it is shown, which owners
     made_at: float
 
     @cached_property
@@ -36,7 +35,10 @@ class Page:
 
 
 class Pages:
-    """Gives the current page. *refresh* and *hasten* are the sampler's; *is_fresh* says what may be shown."""
+    """Gives the current page. *refresh* and *hasten* are the sampler's; *is_fresh* says what may be shown.
+
+    *owners* says, without waiting, who uses the devices of a snapshot.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Pages:
         hasten: Callable[[float], None],
         is_fresh: Callable[[Snapshot], bool],
         executor: Executor,
+        owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -53,6 +56,7 @@ class Pages:
         self._hasten = hasten
         self._is_fresh = is_fresh
         self._executor = executor
+        self._owners = owners
         self._clock = clock
         self._under_way: dict[Format, asyncio.Task[Page]] = {}
         self._deadlines: dict[Format, float] = {}  # the shortest one of those who wait
@@ -87,11 +91,12 @@ class Pages:
     def _page(self, form: Format) -> Page:
         snapshot = self._refresh(self._deadlines.get(form))
         shown = snapshot is not None and self._is_fresh(snapshot)
-        at = None if snapshot is None else snapshot.at
+        owners = NOBODY if snapshot is None else self._owners(snapshot)
+        state = (None if snapshot is None else snapshot.at, shown, owners.identity)
         now = self._clock()
         made = self._made.get(form)
-        if made is not None and (made.snapshot_at, made.shown) == (at, shown) and now - made.made_at < KEEP:
+        if made is not None and made.state == state and now - made.made_at < KEEP:
             return made
-        page = Page(self._source.page(snapshot, form, shown=shown), at, shown, now)
+        page = Page(self._source.page(snapshot, form, shown=shown, owners=owners), state, now)
         self._made[form] = page
         return page

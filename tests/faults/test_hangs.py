@@ -37,6 +37,7 @@ OPENING = (
     "nvmlDeviceGetName",
     "nvmlDeviceGetPciInfo_v3",
     "nvmlDeviceGetSerial",
+    "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetVbiosVersion",
     "nvmlGpmQueryDeviceSupport",
 )

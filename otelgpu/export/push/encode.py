@@ -21,13 +21,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
 from otelgpu.export.join import SemconvJoin, scaled
+from otelgpu.export.owners import owner_metrics
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
 from otelgpu.export.status import HW_STATUS
 from otelgpu.fields import UP_DOWN, Field, Number, Shape, help_in
 from otelgpu.instruments import SERIES
-from otelgpu.model import SeriesKey, Snapshot
+from otelgpu.model import NOBODY, Owners, SeriesKey, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class _Family:
     is_sum: bool
     head: bytes
     series: dict[SeriesKey, _Series] = field(default_factory=dict)
-    identity: int = -1
+    identity: tuple[int, int] | None = None  # of the snapshot and of the owners
 
 
 @dataclass(slots=True)
@@ -89,17 +90,20 @@ class Encoder:
         }
         self._impossible: set[str] = set()
 
-    def requests(self, metrics: MetricsData, snapshot: Snapshot | None) -> list[Request]:
+    def requests(self, metrics: MetricsData, snapshot: Snapshot | None, owners: Owners = NOBODY) -> list[Request]:
         """Write everything that was collected; more than one request where one would be too large.
 
-        *snapshot* is the one that the collection was pinned to: its readings' names, attributes and time.
+        *snapshot* is the one that the collection was pinned to: its readings' names, attributes and time. The points
+        of *owners* are added to the first scope.
         """
+        owned = [] if snapshot is None else list(owner_metrics(self._join, snapshot, owners))
         fields: list[list[Metric]] = []
         others: list[list[Metric]] = []
         for collected in _scopes(metrics):
             ours, rest = self._sorted(collected, snapshot)
             fields.append(ours)
-            others.append(rest)
+            others.append(rest + owned)
+            owned = []
         passed = iter(others)
         stock = encode_metrics(
             MetricsData(
@@ -122,7 +126,7 @@ class Encoder:
             for scope in scopes:
                 points = sum(_points(metric) for metric in scope.metrics)
                 scope.schema_url = SCHEMA_URL
-                requests += _requests(frame, scope, points, self._encoded(next(encoded), snapshot))
+                requests += _requests(frame, scope, points, self._encoded(next(encoded), snapshot, owners))
         self._streams.end_sweep()
         return requests
 
@@ -146,7 +150,9 @@ class Encoder:
                 others.append(own)
         return fields, others
 
-    def _encoded(self, metrics: Iterable[Metric], snapshot: Snapshot | None) -> Iterator[tuple[bytes, int]]:
+    def _encoded(
+        self, metrics: Iterable[Metric], snapshot: Snapshot | None, owners: Owners
+    ) -> Iterator[tuple[bytes, int]]:
         """Write each metric of the fields, with how many points it has."""
         groups: dict[str, _Group] = {}
         for metric in metrics if snapshot is not None else ():
@@ -156,7 +162,7 @@ class Encoder:
             group = groups.get(family.shape.name)
             if group is None:
                 group = groups[family.shape.name] = _Group(family)
-            self._add(group, family, metric, snapshot)
+            self._add(group, family, metric, snapshot, owners)
         for group in groups.values():
             family = group.family
             content = b"".join(group.pieces)
@@ -172,19 +178,20 @@ class Encoder:
                     group.points,
                 )
 
-    def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot) -> None:
+    def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot, owners: Owners) -> None:
         at = int(snapshot.unix * 1e9)
         instant = wire.instant(at)
-        if family.identity != snapshot.identity:
+        identity = (snapshot.identity, owners.identity)
+        if family.identity != identity:
             family.series = {}
-            family.identity = snapshot.identity
+            family.identity = identity
         known, pieces = family.series, group.pieces
         write = wire.as_int if family.is_int else wire.as_double
         for point in metric.data.data_points:
             key: SeriesKey = point.attributes[SERIES]  # type: ignore[index, assignment]
             series = known.get(key)
             if series is None:
-                series = known[key] = self._series(family, key, snapshot)
+                series = known[key] = self._series(family, key, snapshot, owners)
             raw: int | float = point.value  # type: ignore[union-attr]
             start = 0
             if family.is_sum:
@@ -210,8 +217,8 @@ class Encoder:
                 pieces += (series.prefix, instant, write(number), series.attributes)  # type: ignore[arg-type]
             group.points += 1
 
-    def _series(self, family: _Family, key: SeriesKey, snapshot: Snapshot) -> _Series:
-        attributes = wire.attributes(self._join.attributes(family.shape, snapshot.series[key]))
+    def _series(self, family: _Family, key: SeriesKey, snapshot: Snapshot, owners: Owners) -> _Series:
+        attributes = wire.attributes(self._join.attributes(family.shape, snapshot.series[key], owners))
         prefix = wire.sum_prefix if family.is_sum else wire.gauge_prefix
         return _Series(prefix(len(attributes)), attributes)
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.metrics.view import Aggregation, ExponentialBucketHistogr
 
 from otelgpu.export.push.encode import Encoder
 from otelgpu.instruments import CARDINALITY_LIMITS, Pinned
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class PushReader(MetricReader):
         is_fresh: Callable[[Snapshot], bool],
         deliver: Callable[[bytes, int], None],
         interval: float,
+        owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
         delta: bool = False,
         exponential: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -62,6 +63,7 @@ class PushReader(MetricReader):
         self._refresh = refresh
         self._is_fresh = is_fresh
         self._deliver = deliver
+        self._owners = owners
         self._interval = interval
         self._clock = clock
         self._lock = threading.Lock()
@@ -90,7 +92,8 @@ class PushReader(MetricReader):
                 collected = self._collect_now()
             if collected is None:
                 return
-            requests = self._encoder.requests(collected, snapshot if shown else None)
+            owners = NOBODY if snapshot is None or not shown else self._owners(snapshot)
+            requests = self._encoder.requests(collected, snapshot if shown else None, owners)
             if snapshot is not None:
                 self._sent_at = snapshot.at
             for request in requests:

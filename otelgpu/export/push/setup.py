@@ -24,7 +24,7 @@ from otelgpu.export.push.reader import PushReader
 from otelgpu.export.push.tell import create_push_instruments
 from otelgpu.fields import Field
 from otelgpu.instruments import Pinned
-from otelgpu.model import Snapshot
+from otelgpu.model import NOBODY, Owners, Snapshot
 
 GRPC_PORT = 4317
 HTTP_PATH = "/v1/metrics"
@@ -43,6 +43,7 @@ class Push:
         sender: Sender,
         refresh: Callable[[float | None], Snapshot | None],
         is_fresh: Callable[[Snapshot], bool],
+        owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
     ) -> None:
         otlp = config.otlp
         is_delta = otlp.temporality != "cumulative"
@@ -58,6 +59,7 @@ class Push:
             is_fresh=is_fresh,
             deliver=self.buffer.put,
             interval=otlp.interval,
+            owners=owners,
             delta=is_delta,
             exponential=otlp.histograms == "base2_exponential_bucket_histogram",
         )
@@ -85,6 +87,7 @@ def pushes(
     *,
     refresh: Callable[[float | None], Snapshot | None],
     is_fresh: Callable[[Snapshot], bool],
+    owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
 ) -> list[Push]:
     """Build every way out that the settings name; see `make_sender` for what raises."""
     senders: list[Sender] = []
@@ -94,7 +97,10 @@ def pushes(
         from otelgpu.export.push.send_console import ConsoleSender
 
         senders.append(ConsoleSender())
-    return [Push(config, fields, pinned, sender=sender, refresh=refresh, is_fresh=is_fresh) for sender in senders]
+    return [
+        Push(config, fields, pinned, sender=sender, refresh=refresh, is_fresh=is_fresh, owners=owners)
+        for sender in senders
+    ]
 
 
 def make_sender(config: Config) -> Sender:

@@ -81,6 +81,15 @@ def text_of(ask: Callable[[], object]) -> str:
         return error.object.decode("utf-8", errors="replace")
 
 
+def number_or_nothing(ask: Callable[[], int]) -> int | None:
+    """Ask for a number that a GPU may not have (None then)."""
+    try:
+        return int(ask())
+    except pynvml.NVMLError as error:
+        raise_if_whole(error)
+        return None
+
+
 def text_or_nothing(ask: Callable[[], object]) -> str:
     """Ask for a text that a GPU may not have ("" then)."""
     try:

@@ -22,7 +22,15 @@ from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
-from otelgpu.sources.nvml.errors import DisconnectedError, down, gap_of, raise_if_whole, text_of, text_or_nothing
+from otelgpu.sources.nvml.errors import (
+    DisconnectedError,
+    down,
+    gap_of,
+    number_or_nothing,
+    raise_if_whole,
+    text_of,
+    text_or_nothing,
+)
 from otelgpu.sources.nvml.events import XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
@@ -220,6 +228,7 @@ class NvmlSource:
             serial=text_or_nothing(partial(pynvml.nvmlDeviceGetSerial, handle)),
             driver_version=self._connection.facts.driver_version,
             vbios_version=text_or_nothing(partial(pynvml.nvmlDeviceGetVbiosVersion, handle)),
+            minor=number_or_nothing(partial(pynvml.nvmlDeviceGetMinorNumber, handle)),
         )
         no_gpm = is_supported(handle) if self._wants_gpm else None
         return _Slot(self._connection.number, look, handle, device, no_gpm, Layout(handle, device))

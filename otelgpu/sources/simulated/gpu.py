@@ -235,6 +235,7 @@ def _device(model: Model, index: int, *, seed: int, bus: int, own: Random) -> De
         serial=f"165{own.randrange(10**10):010d}" if model.serial else "",
         driver_version=DRIVER_VERSION,
         vbios_version=model.vbios,
+        minor=index,
     )
 
 

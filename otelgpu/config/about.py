@@ -1,0 +1,16 @@
+"""How a setting is described next to its type: what keys.py makes a Setting of.
+
+Rule 1: only the description stands here; what it leads to is in keys.py.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Meta
+
+
+def about(meaning: str, *, flag: str = "", word: str = "", parse: Callable[[str], object] | None = None) -> Meta:
+    """Describe a setting: what it means (Markdown), a short flag where people type it, how one value is read.
+
+    `word` stands for the value in the help of the flag. `parse` is for values that are more than a number or a word.
+    """
+    return Meta(description=meaning, extra={"flag": flag, "word": word, "parse": parse})
