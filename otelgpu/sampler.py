@@ -108,9 +108,10 @@ class Sampler:
             return self._snapshot
 
     def hasten(self, deadline: float) -> None:
-        """Make the sweep under way, if any, end within *deadline* seconds."""
+        """Make the sweep that is under way or asked for, if any, end within *deadline* seconds."""
         with self._changed:
-            self._limit.until = min(self._limit.until, self._clock() + deadline)
+            if self._sweeping or self._wanted:
+                self._limit.until = min(self._limit.until, self._clock() + deadline)
             self._changed.notify_all()
 
     def why_not_ready(self) -> str | None:
@@ -118,7 +119,9 @@ class Sampler:
         if self._was_good:
             return None
         snapshot = self._snapshot
-        return "the first sweep is under way" if snapshot is None else snapshot.source_reason
+        if snapshot is None:
+            return "the first sweep is under way"
+        return snapshot.source_reason or "no GPU could be read yet"
 
     def why_not_alive(self) -> str | None:
         """Say why only a restart would help; None while all is well."""
@@ -162,6 +165,8 @@ class Sampler:
     def _look_again(self) -> None:
         """The source has answered after all: make a sweep now, or a pod that nobody scrapes would never be ready."""
         self._pause = self._retry_at = 0.0
+        if not self._sweeping:
+            self._limit.until = self._clock() + self._pace.deadline
         self._wanted = True  # also while a sweep is under way: that one has given the source up already
         self._changed.notify_all()
 
@@ -185,7 +190,7 @@ class Sampler:
                 self._back_off(is_known=is_known)
                 if snapshot is not None:
                     self._snapshot = snapshot
-                    self._was_good = self._was_good or snapshot.source_up
+                    self._was_good = self._was_good or is_good(snapshot)
                 self._sweeping = False
                 self._finished += 1
                 self._changed.notify_all()
@@ -197,9 +202,11 @@ class Sampler:
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
-            self._wanted = False
-            if self._limit.until <= self._clock():  # not set by a reader, or by one who has given up since
+            # A sweep of its own accord has all the time there is, and not what an earlier one left; so has one whose
+            # readers have given up since.
+            if not self._wanted or self._limit.until <= self._clock():
                 self._limit.until = self._clock() + self._pace.deadline
+            self._wanted = False
             self._sweeping = not self._limit.stopped
             return self._sweeping
 
@@ -234,3 +241,8 @@ class Sampler:
             seconds=now - started,
         )
         return snapshot, outcome.is_known
+
+
+def is_good(snapshot: Snapshot) -> bool:
+    """Whether something could be read, or there is nothing to read."""
+    return snapshot.source_up and (not snapshot.states or any(state.up for state in snapshot.states))

@@ -67,6 +67,8 @@ class Pipeline:
         source, readable = make_source(config, read)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
+        if config.disabled:
+            logger.warning("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed")
         choice = Choice(config)
         self.sampler = Sampler(
             source,

@@ -91,7 +91,9 @@ class Assembler:
             own = texts.get(sample.device.uuid, [])
             labels[sample.device.uuid] = tuple(own)
             for instance in sample.instances:
-                labels.setdefault(instance.uuid, tuple(own + texts.get(instance.uuid, [])))
+                # A source may tell an instance's own text of a row that its GPU has too; a label stands once.
+                rows = dict(own) | dict(texts.get(instance.uuid, []))
+                labels.setdefault(instance.uuid, tuple(rows.items()))
         return Snapshot(
             at=at,
             unix=unix,

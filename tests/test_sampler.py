@@ -508,3 +508,32 @@ def test_a_count_that_comes_while_gpus_are_asked_is_heard(answer: str | None, be
 
     assert snapshot.source_reason == (answer or "")
     assert [state.up for state in snapshot.states] == [True, True]
+
+
+def test_a_sweep_at_its_own_pace_has_the_whole_deadline(bench: Callable[..., Bench]) -> None:
+    """What an earlier sweep left of its time is not the measure, or healthy GPUs would be down every other time."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, interval=1.9))
+    gate = running.script.shut(0)
+    running.clock.turn(1.9)
+    assert running.script.at_gate.acquire(timeout=LIMIT)
+    running.clock.turn(1.5)  # beyond the time of the first sweep, within that of the second
+    gate.set()
+    running.swept(2)
+    snapshot = running.sampler.latest
+
+    assert snapshot is not None
+    assert [state.up for state in snapshot.states] == [True, True]
+
+
+def test_who_hurries_an_idle_sampler_shortens_no_later_sweep(bench: Callable[..., Bench]) -> None:
+    """A scraper that comes late for one sweep has no say in the next."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    running.sampler.hasten(0.001)
+    gate = running.script.shut(0)
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(running.look)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        running.clock.turn(1.0)
+        gate.set()
+
+        assert [state.up for state in reader.result(LIMIT).states] == [True, True]

@@ -334,6 +334,36 @@ def test_a_second_scraper_in_a_hurry_shortens_the_wait_of_the_first(tmp_path: Pa
     assert hurried.body == body
 
 
+def test_a_scraper_without_patience_takes_no_gpu_away(tmp_path: Path) -> None:
+    """Its timeout of a millisecond would else end the sweep for all who share it, and show all GPUs as down."""
+    slow = {"*": 0.005}
+    scenario = models.h100(2).with_gpu(0, delays=slow).with_gpu(1, delays=slow)
+    with serving(scenario, tmp_path, "--reuse", "0") as served:
+        served.page()
+        for _ in range(3):
+            hasty = served.get(X_Prometheus_Scrape_Timeout_Seconds="0.001").text
+            patient = served.page()
+
+            assert values(hasty, "otelgpu_gpu_up") == values(patient, "otelgpu_gpu_up") == {"0": 1, "1": 1}
+        assert not served.logged("is down")
+
+
+def test_it_is_not_ready_before_a_gpu_could_be_read(tmp_path: Path) -> None:
+    """A rollout must stop when the first node shows no GPU at all."""
+    unread = models.h100(2).but(delays={})
+    for gpu in range(2):
+        unread = unread.with_gpu(gpu, errors={"nvmlDeviceGetUUID": 999})
+    with serving(unread, tmp_path, "--reuse", "0") as served:
+        served.page()
+        before = served.get("/readyz")
+        models.h100(2).write(served.scenario)
+        served.page()
+        after = served.get("/readyz")
+
+    assert (before.status, before.text) == (503, "no GPU could be read yet\n")
+    assert after.status == 200
+
+
 @pytest.mark.parametrize("timeout", ["", "soon", "-1", "0", "nan", "inf", "-inf", "1e999", "5, 5", "0x10"])
 def test_a_timeout_that_makes_no_sense_is_ignored(tmp_path: Path, timeout: str) -> None:
     """A broken proxy must not cost readings."""

@@ -223,7 +223,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     labels: Annotated[
         Mapping[str, str],
         _about(
-            "More labels for every series, `NAME=VALUE`.", flag="--label", word="NAME=VALUE", parse=check_label_name
+            "More labels for every series of a GPU, `NAME=VALUE`.",
+            flag="--label",
+            word="NAME=VALUE",
+            parse=check_label_name,
         ),
     ] = field(default_factory=dict)
     server: Server = Server()

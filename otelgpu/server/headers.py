@@ -10,7 +10,9 @@ from tornado.httputil import HTTPServerRequest
 from otelgpu.export.page import Format
 
 SCRAPE_MARGIN = 0.1  # of the scraper's own timeout, kept for sending the page
-SMALLEST_DEADLINE = 0.05  # seconds
+# Seconds. Scrapers share a sweep, and the one with the least patience ends it: one that asks for next to no time must
+# not take the GPUs of a busy driver away from all the others.
+SMALLEST_DEADLINE = 0.5
 
 
 def accepted(request: HTTPServerRequest, *, openmetrics_first: bool) -> Format:
