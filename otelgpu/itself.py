@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def create_own_instruments(
     def total(name: str, unit: str, description: str, callback: Callable[[CallbackOptions], Observations]) -> None:
         meter.create_observable_counter(name, callbacks=[callback], unit=unit, description=description)
 
+    wanted_ids = frozenset(field.id for field in wanted)
     build = {
         "version": version,
         "python": platform.python_version(),
@@ -76,7 +78,7 @@ def create_own_instruments(
         "otelgpu.missing",
         "",
         "How many of the wanted fields have no value, by GPU and reason.",
-        of_snapshot(lambda snapshot: _missing(snapshot, wanted)),
+        of_snapshot(lambda snapshot: _missing(snapshot, wanted_ids)),
     )
     gauge(
         "otelgpu.sweep.duration",
@@ -148,16 +150,15 @@ def _gpus(snapshot: Snapshot) -> Observations:
         yield Observation(count, {"state": state})
 
 
-def _missing(snapshot: Snapshot, wanted: Sequence[Field]) -> Observations:
+def _missing(snapshot: Snapshot, wanted_ids: AbstractSet[int]) -> Observations:
     counts: Counter[tuple[str, str, str]] = Counter()
-    asked_for = {field.id for field in wanted}
     for gap in snapshot.missing:
-        if gap.field.id not in asked_for:
+        if gap.field.id not in wanted_ids:
             continue  # read for another purpose
         counts[str(gap.device.index), gap.device.gpu_uuid, gap.gap.value] += 1
     for state in snapshot.states:
         if state.gap is not None:
-            counts[str(state.device.index), state.device.gpu_uuid, state.gap.value] += len(wanted)
+            counts[str(state.device.index), state.device.gpu_uuid, state.gap.value] += len(wanted_ids)
     for (gpu, uuid, reason), count in counts.items():
         yield Observation(count, {"gpu": gpu, "UUID": uuid, "gap": reason})
 

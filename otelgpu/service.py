@@ -63,7 +63,8 @@ class Pipeline:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self.config = config
         self.wanted = wanted_fields(config)
-        read = self.wanted + [CATALOGUE[id_] for id_ in sorted(self._also_read(config))]
+        self._shows_status = config.naming == "semconv" or config.pushes
+        read = self.wanted + [CATALOGUE[id_] for id_ in sorted(self._also_read())]
         source, readable = make_source(config, read)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
@@ -94,13 +95,13 @@ class Pipeline:
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
-        if config.naming == "semconv" or self.pushes:
+        if self._shows_status:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
 
-    def _also_read(self, config: Config) -> AbstractSet[int]:
+    def _also_read(self) -> AbstractSet[int]:
         """Say which fields are read for hw.status, beyond those that are wanted for themselves."""
-        if (config.naming != "semconv" and not config.pushes) or not self.wanted:
+        if not self._shows_status or not self.wanted:
             return frozenset()
         return STATUS_FIELDS - {field.id for field in self.wanted}
 

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import get_meter_provider
 
 from otelgpu import __version__
-from otelgpu.embed.observing import SCHEMA_URL
+from otelgpu.config.standard import DESCRIPTION
+from otelgpu.embed.engine import SHARE
 from otelgpu.embed.registration import Registration, Session
 from otelgpu.errors import ConfigError
+from otelgpu.export.join import SCHEMA_URL
 from otelgpu.fields import Field
 from otelgpu.model import Snapshot
 from otelgpu.sampler import Sampler
 
 logger = logging.getLogger(__name__)
-
-VARIABLE = "OTEL_CONFIG_FILE"
-SHARE = 0.5  # of the time that the SDK gives a callback: the rest is for everybody else's
 
 
 class Shared:
@@ -81,16 +80,16 @@ def configure(path: str) -> None:
     try:
         from opentelemetry.configuration import ConfigurationError, configure_sdk, load_config_file
     except ImportError as error:
-        problem = f"{VARIABLE}: needs a package that is not installed: pip install 'otelgpu[configuration]' ({error})"
-        raise ConfigError([problem]) from error
+        needs = "needs a package that is not installed: pip install 'otelgpu[configuration]'"
+        raise ConfigError([f"{DESCRIPTION}: {needs} ({error})"]) from error
     try:
         configure_sdk(load_config_file(path))
     except (ConfigurationError, OSError) as error:
-        raise ConfigError([f"{VARIABLE}: {path}: {' '.join(str(error).split())}"]) from error
+        raise ConfigError([f"{DESCRIPTION}: {path}: {' '.join(str(error).split())}"]) from error
 
 
 def _shut(shutdown: Callable[..., object], timeout: float) -> None:
     try:
         shutdown(timeout_millis=timeout * 1000)
     except Exception as error:  # noqa: BLE001 - the SDK raises plain Exceptions for readers that did not end in time
-        logger.warning("the provider of %s did not end cleanly: %s", VARIABLE, error)
+        logger.warning("the provider of %s did not end cleanly: %s", DESCRIPTION, error)

@@ -15,13 +15,12 @@ from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
+from otelgpu.export.join import SCHEMA_URL
 from otelgpu.fields import Field, find
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.sources.choice import wanted_fields
 
 logger = logging.getLogger(__name__)
-
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 # XID errors cost a thread that waits for events all the time: only who names the field (or all) has it.
 EVENT_FIELDS = frozenset({230})

@@ -14,6 +14,7 @@ from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.xid import xid_text
 from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
 
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"  # the conventions that SemconvJoin's names are of
 HOSTNAME_LABEL: Mapping[str, str] = {"4.8.2": "Hostname", "4.8.3": "hostname", "4.9": "hostname"}
 
 

@@ -57,27 +57,19 @@ def states_of(snapshot: Snapshot) -> Iterator[tuple[Device, State]]:
 
     Nothing is said while the driver as a whole is away, nor of a GPU that this process may not ask.
     """
-    states: dict[str, State] = {}
     if not snapshot.source_up:
         return
-    for gpu in snapshot.states:
-        if gpu.device.uuid and gpu.gap is not Gap.DENIED:
-            states[gpu.device.uuid] = _state(snapshot, gpu.device) if gpu.up else State.FAILED
-            yield gpu.device, states[gpu.device.uuid]
-    instances = {series.device.uuid: series.device for series in snapshot.series.values()}
-    for device in instances.values():
-        if device.instance_id is not None and device.gpu_uuid in states:
+    states = {
+        gpu.device.uuid: State.OK if gpu.up else State.FAILED for gpu in snapshot.states if gpu.gap is not Gap.DENIED
+    }
+    for rule in RULES:
+        for key, number in snapshot.numbers.get(rule.field_id, {}).items():
+            gpu_uuid = snapshot.series[key].device.gpu_uuid
+            if number and gpu_uuid in states:
+                states[gpu_uuid] = max(states[gpu_uuid], rule.state, key=RANKS.__getitem__)
+    for device in snapshot.devices().values():
+        if device.gpu_uuid in states:
             yield device, states[device.gpu_uuid]
-
-
-def _state(snapshot: Snapshot, gpu: Device) -> State:
-    found = [
-        rule.state
-        for rule in RULES
-        for key, number in snapshot.numbers.get(rule.field_id, {}).items()
-        if number and snapshot.series[key].device.gpu_uuid == gpu.uuid
-    ]
-    return max(found, key=RANKS.__getitem__, default=State.OK)
 
 
 def create_status_instrument(meter: Meter, join: SemconvJoin, pinned: Pinned) -> None:

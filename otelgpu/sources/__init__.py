@@ -6,11 +6,9 @@ whose thread is stuck when the count changes: it gets a new thread. Any call may
 its thread waits for it for longer than the deadline.
 """
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Sample, SourceFacts
 
 
@@ -52,10 +50,3 @@ class Source(Protocol):
 
         Raise SourceDownError when the driver holds a thread of the source's own.
         """
-
-
-class SourceFactory(Protocol):
-    """Makes the source for the fields that are wanted (the class itself, or a function)."""
-
-    def __call__(self, fields: Iterable[Field]) -> Source:
-        """Build a source that reads those of *fields* it can; asks nothing yet."""

@@ -8,9 +8,8 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.metrics import Observation
 
-from otelgpu.export.join import SemconvJoin
+from otelgpu.export.join import SCHEMA_URL, SemconvJoin
 from otelgpu.export.push import encode
-from otelgpu.export.push.encode import SCHEMA_URL
 from otelgpu.export.semconv import Joiner
 from otelgpu.fields import CATALOGUE, Field, Level, Number
 from tests.push.collectors import metrics_of, points_of

@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as EncodedMetric
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
-from otelgpu.export.join import SemconvJoin, scaled
+from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
 from otelgpu.export.owners import owner_metrics
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
@@ -32,7 +32,6 @@ from otelgpu.model import NOBODY, Owners, SeriesKey, Snapshot
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 MOST_BYTES = 3 << 20  # of one request: gRPC servers take 4 MiB unless told otherwise
 
 
