@@ -322,8 +322,17 @@ def test_the_exporters_own_pod_owns_nothing(node: Callable[..., Node], kubelet: 
     snapshot = node(H100).sweep()
 
     assert [x.pod for x in Attribution(pods=pods).owners(snapshot).by_device[GPU_0]] == ["a"]
-    assert own_pod_of({"HOSTNAME": "otelgpu-x7"}) == ("", "otelgpu-x7")
     assert pods.stop(LIMIT)
+
+
+def test_the_exporters_own_pod_is_known_without_any_setting(tmp_path: Path) -> None:
+    """The host name of a pod is its name; outside Kubernetes it is the machine's, and hides nobody."""
+    (tmp_path / "namespace").write_text("monitoring")
+    in_a_pod = {"HOSTNAME": "otelgpu-x7", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+    assert own_pod_of(in_a_pod, str(tmp_path)) == ("monitoring", "otelgpu-x7")
+    assert own_pod_of(in_a_pod, str(tmp_path / "nowhere")) == ("", "otelgpu-x7")
+    assert own_pod_of({"HOSTNAME": "gpu-node-7"}, str(tmp_path)) == ("", "")
 
 
 def test_without_kubernetes_no_kubelet_is_asked(node: Callable[..., Node]) -> None:

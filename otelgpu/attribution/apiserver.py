@@ -70,13 +70,14 @@ class Api:
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "application/json") -> bytes:
         """Ask for *path*. Raise ApiError."""
-        response = self._asked(path, query or {}, accept, self._limit)
+        connection, response = self._asked(path, query or {}, accept, self._limit)
         try:
             content = response.read(LONGEST_ANSWER + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._lost(error) from None
         finally:
             response.close()
+            connection.close()
         if len(content) > LONGEST_ANSWER:
             raise ApiError(f"{self._place()}: an answer of more than {LONGEST_ANSWER} bytes")
         return content
@@ -84,9 +85,9 @@ class Api:
     def watch(self, path: str, query: Mapping[str, str], *, accept: str = "application/json") -> Iterator[bytes]:
         """Open a watch; what is given back is one event a line, until the server ends it. Raise ApiError, there too."""
         wanted = {**query, "watch": "true", "timeoutSeconds": str(WATCH_SECONDS)}
-        return self._lines(self._asked(path, wanted, accept, WATCH_SECONDS + self._limit))
+        return self._lines(*self._asked(path, wanted, accept, WATCH_SECONDS + self._limit))
 
-    def _lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _lines(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
             while line := response.readline(LONGEST_LINE + 1):
                 if len(line) > LONGEST_LINE:
@@ -99,6 +100,7 @@ class Api:
             raise self._lost(error) from None
         finally:
             response.close()
+            connection.close()
 
     def close(self) -> None:
         """End what is under way, if anything, and ask nothing more. Safe to call twice."""
@@ -108,9 +110,11 @@ class Api:
                 with suppress(OSError):
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own lets go of its state
 
-    def _asked(self, path: str, query: Mapping[str, str], accept: str, patience: float) -> http.client.HTTPResponse:
+    def _asked(
+        self, path: str, query: Mapping[str, str], accept: str, patience: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Send a request; the answer, of which nothing is read yet, may be silent for *patience* seconds."""
         headers = {"Authorization": f"Bearer {self._token()}", "Accept": accept, "User-Agent": "otelgpu"}
-        headers["Connection"] = "close"  # so that the answer alone holds the socket
         secure = self._connected()
         connection = http.client.HTTPConnection(self._host, int(self._port))
         connection.sock = secure
@@ -119,13 +123,12 @@ class Api:
             response = connection.getresponse()
             if response.status == OK:
                 secure.settimeout(patience)
-                return response
+                return connection, response
             said = response.read(LONGEST_LINE)
-            response.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._lost(error) from None
-        finally:
             connection.close()
+            raise self._lost(error) from None
+        connection.close()
         raise ApiError(f"{self._place()}: {path}: {_spoken(response.status, said)}", status=response.status)
 
     def _token(self) -> str:
@@ -166,6 +169,7 @@ class Api:
             for option, value in _ALIVE:
                 opened.setsockopt(socket.IPPROTO_TCP, option, value)
             opened.connect(address)
+            opened.getpeername()  # of a connection that was cut already, wrap_socket would lose the socket
             secure = context.wrap_socket(opened, server_hostname=self._host, do_handshake_on_connect=False)
             opened = self._held(secure)
             secure.do_handshake()

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 PAGE = "250"  # objects of one page of a list
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 _LASTED = 5.0  # seconds after which a watch that ends without an event was a watch all the same
+_MOST_SHORT = 5  # watches in a row that may end without having been one
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -119,6 +120,7 @@ class Mirror(Generic[Key, Item]):
         self._nothing: Mapping[Key, Item] = MappingProxyType({})
         self._state = _State()
         self._path = ""
+        self._short = 0
         self._stopped = threading.Event()
         self._looked = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"otelgpu-{listing.name}", daemon=True)
@@ -138,6 +140,11 @@ class Mirror(Generic[Key, Item]):
         if state.heard_at is None:
             return None
         return 0.0 if state.connected else max(self._clock() - state.heard_at, 0.0)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a watch is open, so that every change arrives."""
+        return self._state.connected
 
     @property
     def finished(self) -> int:
@@ -229,10 +236,17 @@ class Mirror(Generic[Key, Item]):
             self._say(None)  # not before: a watch that breaks each time would fill the log
             pause.forget()
         self._heard()
-        if not events and self._clock() - began_at < _LASTED:
-            # A server, or something in between, that ends every watch at once would be asked without a pause.
+        if events or self._clock() - began_at >= _LASTED:
+            self._short = 0
+            self._say(None)
+            return version
+        # A server that restarts ends a watch early; one, or something in between, that always does must not be asked
+        # again and again without a pause.
+        self._short += 1
+        if self._short >= _MOST_SHORT:
             raise ApiError("the API server ends each watch at once")
-        self._say(None)
+        self._state.connected = False
+        self._stopped.wait(pause.take())
         return version
 
     def _take(self, event: _Event) -> str:
