@@ -108,7 +108,7 @@ def node(fake: Fake) -> Iterator[Callable[..., Node]]:
 
     def start(scenario: Scenario, *, environ: Mapping[str, str] | None = None, **settings: object) -> Node:
         fake.show(scenario)
-        started.append(Node(fake, config(**settings), environ or {}))
+        started.append(Node(fake, config(**settings), environ or {}))  # type: ignore[arg-type]
         return started[-1]
 
     yield start

@@ -14,10 +14,11 @@ from otelgpu.attribution.apiserver import Api, ApiError
 from otelgpu.attribution.mirror import Mirror
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
+from otelgpu.attribution.podresources_pb2 import Pod
 from otelgpu.config import Kubernetes, load
 from tests.conftest import Golden
 from tests.fakeapi import PODS, ApiServer, certificate, pod_object
-from tests.fakekubelet import Get, Kubelet, Pod, pod
+from tests.fakekubelet import Get, Kubelet, pod
 from tests.harness import LIMIT, Node, lines_of, serving, until, values
 from tests.test_kubernetes import (
     FOR_EVER,
@@ -590,7 +591,7 @@ def test_the_program_takes_dcgm_exporters_flags(kubelet: Kubelet, api: ApiServer
     api.start()
     kubelet.pods = [pod("a", GPU_0)]
     kubelet.start()
-    flags = ("-k", "-o", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid=true")
+    flags: tuple[str, ...] = ("-k", "-o", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid=true")
     flags += ("--kubernetes-gpu-id-type", "device-name", "--kubernetes-pod-label-allowlist-regex", "^app{1,2}$,^x$")
     environ = {**api.environ, "DCGM_POD_RESOURCES_KUBELET_SOCKET": str(kubelet.path), "NODE_NAME": "node-1"}
     environ |= {"OTELGPU_KUBERNETES_SERVICE_ACCOUNT": str(api.folder)}

@@ -109,12 +109,11 @@ def _by_device(snapshot: Snapshot) -> dict[str, dict[int, float]]:
     return read
 
 
-def _allocatable(devices: Mapping[str, Device]) -> Iterator[Device]:
-    """Give the devices that can be held: a GPU that is partitioned is held in parts."""
+def _allocatable(devices: Mapping[str, Device]) -> list[Device]:
+    """List the devices that can be held: a GPU that is partitioned is held in parts."""
     partitioned = {device.gpu_uuid for device in devices.values() if device.instance_id is not None}
-    yield from (
-        device for device in devices.values() if device.instance_id is not None or device.uuid not in partitioned
-    )
+    whole = (device for device in devices.values() if device.uuid not in partitioned)
+    return sorted(whole, key=lambda device: (device.index, -1 if device.instance_id is None else device.instance_id))
 
 
 def _is_held(device: Device, owners: Owners) -> bool:

@@ -100,7 +100,7 @@ class Kubelet:
             request_deserializer=ListRequest.FromString,
             response_serializer=ListResponse.SerializeToString,
         )
-        methods = {"List": handler}
+        methods: dict[str, Any] = {"List": handler}
         if self.get is not Get.MISSING:
             methods["Get"] = grpc.unary_unary_rpc_method_handler(
                 self._get,
