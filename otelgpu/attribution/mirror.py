@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from otelgpu.attribution.apiobjects import Event, Failure, List, Object, decoded
 from otelgpu.attribution.apiserver import GONE, Api, ApiError
 
 logger = logging.getLogger(__name__)
@@ -48,30 +49,6 @@ class Listing(Protocol[_Key_co, _Item_co]):
 
     def read(self, raw: bytes | msgspec.Raw) -> tuple[_Key_co, _Item_co]:
         """Read one object. Raise msgspec.MsgspecError."""
-
-
-class _ListMeta(msgspec.Struct):
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
-    rest: str | None = msgspec.field(name="continue", default=None)
-
-
-class _List(msgspec.Struct):
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Object(msgspec.Struct):
-    metadata: _ListMeta
-
-
-class _Failure(msgspec.Struct):
-    code: int = 0
-    message: str = ""
 
 
 @dataclass(slots=True)
@@ -200,7 +177,7 @@ class Mirror(Generic[Key, Item]):
         query = self._listing.query() | {"limit": PAGE}
         found: dict[Key, Item] = {}
         while True:
-            page = _decoded(self._api.get(path, query, accept=self._listing.accept_list), _List)
+            page = decoded(self._api.get(path, query, accept=self._listing.accept_list), List)
             for raw in page.items or ():
                 key, item = self._read(raw)
                 found[key] = item
@@ -230,7 +207,7 @@ class Mirror(Generic[Key, Item]):
         watch = self._api.watch(self._path, query, accept=self._listing.accept_watch)
         self._state.connected = True
         for line in watch:
-            version = self._take(_decoded(line, _Event)) or version
+            version = self._take(decoded(line, Event)) or version
             events += 1
             self._heard()
             self._say(None)  # not before: a watch that breaks each time would fill the log
@@ -249,11 +226,11 @@ class Mirror(Generic[Key, Item]):
         self._stopped.wait(pause.take())
         return version
 
-    def _take(self, event: _Event) -> str:
+    def _take(self, event: Event) -> str:
         if event.type == "ERROR":
-            failure = _decoded(event.object, _Failure)
+            failure = decoded(event.object, Failure)
             raise ApiError(f"the watch ended: {failure.code} {failure.message[:200]}", status=failure.code)
-        version = _decoded(event.object, _Object).metadata.resource_version
+        version = decoded(event.object, Object).metadata.resource_version
         if event.type in {"ADDED", "MODIFIED", "DELETED"}:
             key, item = self._read(event.object)
             table = {k: v for k, v in self._table.items() if k != key}
@@ -292,13 +269,3 @@ class Mirror(Generic[Key, Item]):
                 "%s is unknown: %s; what was last known is shown for %g s", self._listing.what, problem, self._expire
             )
         self._state.problem = problem
-
-
-_Decoded = TypeVar("_Decoded", bound=msgspec.Struct)
-
-
-def _decoded(raw: bytes | msgspec.Raw, kind: type[_Decoded]) -> _Decoded:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ApiError(f"the API server sent what is no answer: {error}") from None
