@@ -5,7 +5,7 @@ Rule 2: who holds a device is known without the driver, so these points are ther
         What it is used for is not: without fresh readings there is no state.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
@@ -61,7 +61,7 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
         text = "Who holds a GPU or MIG instance, a series for each owner; always 1. To be joined on."
         yield _metric(GPU_OWNER, text, owned, snapshot)
     if owners.pods_known:
-        allocated = [(join.device_labels(device), int(_is_held(device, owners))) for device in _allocatable(devices)]
+        allocated = [(join.device_labels(device), int(_is_held(device, owners))) for device in allocatable(snapshot)]
         yield _metric(GPU_ALLOCATED, "Whether a pod holds a GPU or MIG instance: 1 or 0.", allocated, snapshot)
     renamed = join.renamed_labels(owners)
     if renamed is not None:
@@ -71,21 +71,42 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
 
 def state_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterator[Metric]:
     """Give the state of each device by the readings of *snapshot*: 1 for the one it is in, 0 for the others."""
-    if not owners.pods_known:
-        return
-    read = _by_device(snapshot)
-    points: list[tuple[Attributes, int]] = []
-    for device in _allocatable(snapshot.devices()):
-        numbers = read.get(device.uuid, {})
-        asked = _GPU_ACTIVITY if device.instance_id is None else _INSTANCE_ACTIVITY
-        activity = max((numbers[id_] for id_ in asked if id_ in numbers), default=None)
-        state = _state(activity, numbers.get(_MEMORY_USED), is_held=_is_held(device, owners))
-        if state is not None:
-            labels = join.device_labels(device)
-            points += [((*labels, ("state", each.value)), int(each is state)) for each in State]
+    devices = allocatable(snapshot)
+    points = [
+        ((*join.device_labels(device), ("state", each.value)), int(each is state))
+        for device, state in zip(devices, states(devices, snapshot, owners), strict=True)
+        if state is not None
+        for each in State
+    ]
     if points:
         text = "What a GPU or MIG instance is used for at this moment: 1 for its state, 0 for the others."
         yield _metric(GPU_STATE, text, points, snapshot)
+
+
+def allocatable(snapshot: Snapshot) -> list[Device]:
+    """List the devices that can be held: a GPU that is partitioned is held in parts."""
+    devices = snapshot.devices().values()
+    partitioned = {device.gpu_uuid for device in devices if device.instance_id is not None}
+    whole = (device for device in devices if device.uuid not in partitioned)
+    return sorted(whole, key=lambda device: (device.index, -1 if device.instance_id is None else device.instance_id))
+
+
+def states(devices: Iterable[Device], snapshot: Snapshot, owners: Owners) -> tuple[State | None, ...]:
+    """Tell the state of each of these devices; None where the readings do not tell it, or nobody knows the pods."""
+    read: dict[str, dict[int, float]] = {}
+    for id_ in (*_GPU_ACTIVITY, _MEMORY_USED) if owners.pods_known else ():
+        for key, number in snapshot.numbers.get(id_, {}).items():
+            read.setdefault(snapshot.series[key].device.uuid, {})[id_] = number
+    found: list[State | None] = []
+    for device in devices:
+        numbers = read.get(device.uuid)
+        if numbers is None:
+            found.append(None)
+            continue
+        asked = _GPU_ACTIVITY if device.instance_id is None else _INSTANCE_ACTIVITY
+        activity = max((numbers[id_] for id_ in asked if id_ in numbers), default=None)
+        found.append(_state(activity, numbers.get(_MEMORY_USED), is_held=_is_held(device, owners)))
+    return tuple(found)
 
 
 def _state(activity: float | None, memory: float | None, *, is_held: bool) -> State | None:
@@ -98,22 +119,6 @@ def _state(activity: float | None, memory: float | None, *, is_held: bool) -> St
     if activity is None and memory is None:
         return None
     return State.USED_OUTSIDE if activity or not (is_empty or memory is None) else State.UNALLOCATED
-
-
-def _by_device(snapshot: Snapshot) -> dict[str, dict[int, float]]:
-    """Give what the state is told by, by device and field."""
-    read: dict[str, dict[int, float]] = {}
-    for id_ in (*_GPU_ACTIVITY, _MEMORY_USED):
-        for key, number in snapshot.numbers.get(id_, {}).items():
-            read.setdefault(snapshot.series[key].device.uuid, {})[id_] = number
-    return read
-
-
-def _allocatable(devices: Mapping[str, Device]) -> list[Device]:
-    """List the devices that can be held: a GPU that is partitioned is held in parts."""
-    partitioned = {device.gpu_uuid for device in devices.values() if device.instance_id is not None}
-    whole = (device for device in devices.values() if device.uuid not in partitioned)
-    return sorted(whole, key=lambda device: (device.index, -1 if device.instance_id is None else device.instance_id))
 
 
 def _is_held(device: Device, owners: Owners) -> bool:

@@ -20,10 +20,10 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
-from otelgpu.export.owners import owner_metrics, state_metrics
+from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
 from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
-from otelgpu.model import NOBODY, Attributes, Owners, Series, Snapshot
+from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
 
 OWN = "otelgpu."
 UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
@@ -68,6 +68,8 @@ class TextPage:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
+        self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
+        self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
 
     def write(
         self,
@@ -97,7 +99,7 @@ class TextPage:
                 self._write_family(lines, family, points, snapshot, owners, openmetrics=openmetrics)
             own.extend(self._owner_blocks(snapshot, owners))
             if shown:
-                own.extend(_blocks(state_metrics(self._join, snapshot, owners)))
+                own.extend(self._state_blocks(snapshot, owners))
         for _, block in sorted(own, key=lambda entry: entry[0]):
             lines.extend(block)
         if openmetrics:
@@ -166,6 +168,16 @@ class TextPage:
         if self._owned[0] != identity:
             self._owned = (identity, list(_blocks(owner_metrics(self._join, snapshot, owners))))
         return self._owned[1]
+
+    def _state_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
+        """Write the states, which seldom change, anew only when one has."""
+        identity = (snapshot.identity, owners.identity)
+        if self._allocatable[0] != identity:
+            self._allocatable = (identity, allocatable(snapshot))
+        now = (identity, states(self._allocatable[1], snapshot, owners))
+        if self._states[0] != now:
+            self._states = (now, list(_blocks(state_metrics(self._join, snapshot, owners))))
+        return self._states[1]
 
 
 def _blocks(metrics: Iterable[Metric]) -> Iterator[Block]:
