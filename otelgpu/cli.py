@@ -20,6 +20,7 @@ import click
 from otelgpu import __version__
 from otelgpu.config import Config, Flag, load
 from otelgpu.config.docs import default_text
+from otelgpu.config.goflags import rewritten
 from otelgpu.config.keys import SETTINGS, Setting
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
@@ -159,8 +160,9 @@ class _Command(click.Command):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags = {name for one in self.get_params(ctx) for name in one.opts}
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(rewritten(args, flags)))
         except click.NoSuchOption as error:
             shown = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
             hint = meant(error.option_name, (*shown, "--help"))

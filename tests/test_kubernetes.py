@@ -19,8 +19,9 @@ import pytest
 
 from otelgpu.attribution.kubelet import Allocation, KubeletError
 from otelgpu.attribution.kubelet import Kubelet as Client
+from otelgpu.attribution.messages import allocations_in
 from otelgpu.attribution.owners import Attribution
-from otelgpu.attribution.podresources_pb2 import ListResponse, Pod
+from otelgpu.attribution.podresources_pb2 import GetRequest, GetResponse, ListResponse, Pod
 from otelgpu.attribution.pods import Pods, own_pod_of
 from otelgpu.config import Kubernetes, Otlp
 from otelgpu.export.page import Format
@@ -407,6 +408,22 @@ def test_a_new_instance_has_the_kubelet_asked_at_once(cluster: Starter) -> None:
     until(lambda: started.owners() == [("0", "7", "a"), ("0", "9", "b")], "the owner of the new instance")
 
 
+def test_owners_take_no_question_to_the_driver(cluster: Starter) -> None:
+    """dcgm-exporter looks each MIG UUID up in NVML, for each group and scrape: that was seen to take ten cores."""
+    started = cluster(MIG, pod("a", MIG_7), pod("b", "MIG-no-such"), pod("c", f"MIG-{PARENT}/5/0"))
+    started.node.page()
+    started.node.fake.reset_calls()
+    for _ in range(3):
+        started.says(pod("a", MIG_9), pod("b", "MIG-none"), pod("c", MIG_7))
+        started.node.page(sweep=False)
+
+    calls = started.node.fake.calls()
+    started.node.sweep()
+
+    assert calls == 0
+    assert started.node.fake.calls() > 0
+
+
 def test_the_kubelet_is_asked_at_its_pace_only(cluster: Starter) -> None:
     """Fifty scrapes and five entity groups were 250 questions with dcgm-exporter."""
     started = cluster(H100, pod("a", GPU_0))
@@ -626,6 +643,21 @@ def test_an_answer_of_the_public_api_is_understood() -> None:
     assert (read.name, read.namespace, read.containers[0].name) == ("train", "team", "main")
     assert read.containers[0].devices[0].resource_name == "nvidia.com/gpu"
     assert list(read.containers[0].devices[0].device_ids) == ["GPU-a", "GPU-b"]
+
+
+def test_claims_of_the_public_api_are_understood() -> None:
+    """The same for Dynamic Resource Allocation, whose messages have gaps in their numbers."""
+    cdi = b"\x0a\x05" + b"\x0a\x03x=y"
+    device = cdi + b"\x12\x0egpu.nvidia.com" + b"\x1a\x06node-1" + b"\x22\x05gpu-0" + b"\x2a\x01s"  # a share id
+    claim = b"\x12\x03c-1" + b"\x1a\x04team" + b"\x22" + bytes([len(device)]) + device
+    container = b"\x0a\x04main" + b"\x2a" + bytes([len(claim)]) + claim
+    pod_bytes = b"\x0a\x05train" + b"\x12\x04team" + b"\x1a" + bytes([len(container)]) + container
+    answer = GetResponse.FromString(b"\x0a" + bytes([len(pod_bytes)]) + pod_bytes)
+
+    assert list(allocations_in([answer.pod])) == [
+        Allocation("team", "train", "main", "gpu.nvidia.com", "gpu-0", "node-1", "team", "c-1")
+    ]
+    assert GetRequest(name="a", namespace="b").SerializeToString() == b"\x0a\x01a\x12\x01b"
 
 
 # ---- over OTLP

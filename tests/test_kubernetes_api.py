@@ -11,15 +11,21 @@ import pytest
 
 from otelgpu.attribution import mirror
 from otelgpu.attribution.apiserver import Api, ApiError
+from otelgpu.attribution.kubelet import Kubelet as Client
 from otelgpu.attribution.mirror import Mirror
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
 from otelgpu.attribution.podresources_pb2 import Pod
-from otelgpu.config import Kubernetes, load
+from otelgpu.attribution.pods import Pods
+from otelgpu.config import Flag, Kubernetes, Otlp, load
+from otelgpu.config.keys import SETTINGS
+from otelgpu.errors import ConfigError
+from otelgpu.export.push.setup import Push
 from tests.conftest import Golden
-from tests.fakeapi import PODS, ApiServer, certificate, pod_object
-from tests.fakekubelet import Get, Kubelet, pod
+from tests.fakeapi import PODS, ApiServer, certificate, gpu_device, pod_object, slice_object
+from tests.fakekubelet import Get, Kubelet, claiming, pod
 from tests.harness import LIMIT, Node, lines_of, serving, until, values
+from tests.push.collectors import collector
 from tests.test_kubernetes import (
     FOR_EVER,
     GPU_0,
@@ -255,6 +261,49 @@ def test_uids_and_labels_are_shown_in_every_mode(watched: Starter, api: ApiServe
     assert [(labels["pod_uid"], labels["team"]) for labels in lines] == [("uid-of-a", "vision")]
 
 
+def test_a_collector_is_told_uid_labels_and_claim(node: Callable[..., Node], kubelet: Kubelet, api: ApiServer) -> None:
+    """OpenTelemetry has names for the first two; a label keeps its key there, whatever it is called."""
+    api.put(pod_object("a", app_kubernetes_io__name="llm", pod="fake"))
+    api.put(slice_object("s", gpu_device("gpu-0", GPU_0)), path="slices")
+    api.start()
+    kubelet.pods = [claiming("a", "gpu-0", claim="a-gpu")]
+    kubelet.start()
+    with collector() as sink:
+        settings = Kubernetes(
+            enabled=True,
+            socket=str(kubelet.path),
+            node="node-1",
+            service_account=str(api.folder),
+            pod_uid=True,
+            pod_labels=True,
+            dra=True,
+        )
+        started = node(H100, kubernetes=settings, environ=api.environ, otlp=Otlp(endpoint=sink.url))
+        assert started.pipeline.attribution.looked(LIMIT)
+        (push,) = started.pipeline.pushes
+        assert isinstance(push, Push)
+        push.pusher.start()
+        push.reader.push()
+        sink.expect(1)
+    points = [point for point in sink.points("hw.power") if point.name == "hw.power"]
+    (told,) = (point.attributes for point in points if point.attributes["hw.name"] == "GPU 0")
+    of_owner = {name: text for name, text in told.items() if name.startswith(("k8s.", "hw.gpu.nvidia.dra."))}
+
+    assert of_owner == {
+        "k8s.namespace.name": "team",
+        "k8s.pod.name": "a",
+        "k8s.pod.uid": "uid-of-a",
+        "k8s.container.name": "main",
+        "k8s.pod.label.app-kubernetes-io/name": "llm",
+        "k8s.pod.label.pod": "fake",
+        "hw.gpu.nvidia.dra.claim.name": "a-gpu",
+        "hw.gpu.nvidia.dra.claim.namespace": "team",
+        "hw.gpu.nvidia.dra.device.name": "gpu-0",
+        "hw.gpu.nvidia.dra.driver.name": "gpu.nvidia.com",
+        "hw.gpu.nvidia.dra.pool.name": "node-1",
+    }
+
+
 # ---- following changes
 
 
@@ -351,6 +400,28 @@ def test_a_new_token_is_used_from_the_next_connection_on(watched: Starter, api: 
 
     until(lambda: [x.get("team") for x in started.labels()] == ["new"], "the change")
     assert {asked.status for asked in api.asked} == {200}
+
+
+@pytest.mark.parametrize("turns", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_pods_that_come_and_go_leave_nothing_behind(watched: Starter, api: ApiServer, turns: int) -> None:
+    """A node that runs short jobs sees as many pods in a month; the table holds those that are there."""
+    api.put(pod_object("stays", team="x"))
+    started = watched(pod("stays", GPU_0), **UIDS, **LABELS)
+    api.is_watched()
+    sizes = []
+    for turn in range(turns):
+        api.put(pod_object(f"pod-{turn}", team=f"t{turn}"))
+        api.remove(f"pod-{turn}")
+        if turn % 100 == 99:
+            api.bookmark()
+            until(lambda: len(started.meta().table()) == 1, "the end of them")
+            with api.changed:
+                del api.events[:-10]
+            sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)
+
+    assert started.meta().table().keys() == {("team", "stays")}
+    assert len(api.requests(watches=False)) == 1
+    assert sizes[-1] - sizes[len(sizes) // 2] < 3, sizes
 
 
 # ---- when the API server does not answer
@@ -571,6 +642,37 @@ def test_a_kubelet_without_get_is_listed(watched: Starter, api: ApiServer, kubel
     assert len(kubelet.got) == (get is Get.DISABLED)
 
 
+def test_many_new_pods_are_listed_at_once(watched: Starter, api: ApiServer, kubelet: Kubelet) -> None:
+    """A node that is filled in one go is not asked hundred times."""
+    kubelet.get = Get.THERE
+    started = watched(**UIDS)
+    api.is_watched()
+    kubelet.pods = [pod("pod-7", GPU_0)]
+    asked = kubelet.asked
+    api.put(*(pod_object(f"pod-{i}") for i in range(40)))
+
+    until(lambda: [who for _, _, who in started.owners()] == ["pod-7"], "the owner")
+    assert kubelet.asked > asked
+    assert len(kubelet.got) <= 16
+
+
+def test_a_kubelet_that_hangs_is_not_waited_for_pod_by_pod(kubelet: Kubelet) -> None:
+    """Each question has its limit, and sixteen of them would be minutes without a list."""
+    kubelet.get = Get.THERE
+    kubelet.start()
+    pods = Pods(Client(str(kubelet.path), limit=0.2), refresh=FOR_EVER, expire=FOR_EVER)
+    pods.start()
+    assert pods.looked(LIMIT)
+    kubelet.hang()
+    for i in range(10):
+        pods.notice(("team", f"pod-{i}"), is_there=True)
+    until(lambda: pods.is_up is False, "the failure")
+
+    assert len(kubelet.got) == 1
+    kubelet.let_go()
+    assert pods.stop(LIMIT)
+
+
 def test_a_pod_that_goes_is_no_longer_an_owner(watched: Starter, api: ApiServer, kubelet: Kubelet) -> None:
     """The GPU of a deleted pod is free at once, not at the next regular question."""
     api.put(pod_object("a"))
@@ -591,8 +693,8 @@ def test_the_program_takes_dcgm_exporters_flags(kubelet: Kubelet, api: ApiServer
     api.start()
     kubelet.pods = [pod("a", GPU_0)]
     kubelet.start()
-    flags: tuple[str, ...] = ("-k", "-o", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid=true")
-    flags += ("--kubernetes-gpu-id-type", "device-name", "--kubernetes-pod-label-allowlist-regex", "^app{1,2}$,^x$")
+    flags: tuple[str, ...] = ("-k", "-o=true", "-kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid=true")
+    flags += ("--kubernetes-gpu-id-type", "device-name", "-kubernetes-pod-label-allowlist-regex=^app{1,2}$,^x$")
     environ = {**api.environ, "DCGM_POD_RESOURCES_KUBELET_SOCKET": str(kubelet.path), "NODE_NAME": "node-1"}
     environ |= {"OTELGPU_KUBERNETES_SERVICE_ACCOUNT": str(api.folder)}
     with serving(H100, tmp_path, *flags, environ=environ) as served:
@@ -636,6 +738,52 @@ def test_dcgm_exporters_variables_are_understood(variable: str) -> None:
     assert getattr(load(environ={variable: ""}).kubernetes, name) == getattr(Kubernetes(), name)
 
 
+FLAGS = {
+    "--kubernetes": "kubernetes.enabled",
+    "-k": "kubernetes.enabled",
+    "--use-old-namespace": "kubernetes.old_names",
+    "-o": "kubernetes.old_names",
+    "--kubernetes-enable-pod-labels": "kubernetes.pod_labels",
+    "--kubernetes-enable-pod-uid": "kubernetes.pod_uid",
+    "--kubernetes-gpu-id-type": "kubernetes.gpu_id_type",
+    "--kubernetes-pod-label-allowlist-regex": "kubernetes.pod_label_allow",
+    "--pod-resources-kubelet-socket": "kubernetes.socket",
+    "--nvidia-resource-names": "kubernetes.resource_names",
+    "--kubernetes-virtual-gpus": "kubernetes.virtual_gpus",
+    "--kubernetes-enable-dra": "kubernetes.dra",
+    "--hpc-job-mapping-dir": "jobs.dir",
+}
+
+
+def test_every_flag_of_dcgm_exporter_is_taken() -> None:
+    """A flag that is unknown ends the start: the DaemonSet would not come up."""
+    taken = {flag: setting.key for setting in SETTINGS.values() for flag in setting.flags}
+
+    assert {flag: taken.get(flag) for flag in FLAGS} == FLAGS
+
+
+def test_the_variable_of_the_job_folder_is_understood() -> None:
+    """It stands in the environment of the prolog's machine as well."""
+    assert load(environ={"DCGM_HPC_JOB_MAPPING_DIR": "/run/jobs"}).jobs.dir == "/run/jobs"
+
+
+def test_what_is_said_more_closely_goes_over_the_rest(tmp_path: Path) -> None:
+    """A flag over our variable, ours over dcgm-exporter's, and that over the file."""
+    path = tmp_path / "otelgpu.yaml"
+    path.write_text("kubernetes:\n  socket: /file\n")
+    theirs = {"DCGM_POD_RESOURCES_KUBELET_SOCKET": "/theirs"}
+    both = theirs | {"OTELGPU_KUBERNETES_SOCKET": "/ours"}
+    flag = [Flag("--pod-resources-kubelet-socket", "kubernetes.socket", "/flag")]
+
+    given = [
+        load(environ={}, config_path=str(path)),
+        load(environ=theirs, config_path=str(path)),
+        load(environ=both, config_path=str(path)),
+        load(environ=both, config_path=str(path), flags=flag),
+    ]
+    assert [config.kubernetes.socket for config in given] == ["/file", "/theirs", "/ours", "/flag"]
+
+
 @pytest.mark.parametrize(
     ("text", "patterns"),
     [
@@ -652,6 +800,46 @@ def test_dcgm_exporters_variables_are_understood(variable: str) -> None:
 def test_a_pattern_may_hold_commas(text: str, patterns: tuple[str, ...]) -> None:
     """dcgm-exporter splits at every comma, so `a{1,3}` cannot be said to it."""
     assert load(environ={"OTELGPU_KUBERNETES_POD_LABEL_ALLOW": text}).kubernetes.pod_label_allow == patterns
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        (
+            {"DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE": "uuid"},
+            'DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE: expected auto, uid or device-name, got "uuid"',
+        ),
+        (
+            {"DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX": "app,te(am"},
+            (
+                "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX: expected a regular expression "
+                '(missing ), unterminated subpattern at position 2), got "te(am"'
+            ),
+        ),
+        (
+            {"KUBERNETES_ENABLE_DRA": "yes please"},
+            'KUBERNETES_ENABLE_DRA: expected true or false, got "yes please"',
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_at_the_start(environ: Mapping[str, str], problem: str) -> None:
+    """dcgm-exporter starts with each of these: then every scrape fails, or every label is let through."""
+    with pytest.raises(ConfigError) as caught:
+        load(environ=environ)
+    assert caught.value.problems == (problem,)
+
+
+def test_an_allow_list_alone_shows_nothing_and_says_so(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with dcgm-exporter the switch is what turns labels on."""
+    api.put(pod_object("a", team="vision"))
+    (labels,) = watched(pod("a", GPU_0), pod_label_allow=("team",)).labels()
+
+    assert "team" not in labels
+    assert [record.getMessage() for record in caplog.records] == [
+        "kubernetes.pod_label_allow has no effect: kubernetes.pod_labels is false"
+    ]
 
 
 def test_patterns_stand_as_a_list_in_the_file(tmp_path: Path) -> None:

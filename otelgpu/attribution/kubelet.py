@@ -30,11 +30,15 @@ _WHY: Mapping[int, str] = {
 
 
 class KubeletError(OtelgpuError):
-    """The kubelet did not say who has which device; asking later may help. `lacks`: it never answers this question."""
+    """The kubelet did not say who has which device; asking later may help.
 
-    def __init__(self, text: str, *, lacks: bool = False) -> None:
+    `lacks`: it never answers this question; `refused`: it did answer, that it does not know the pod.
+    """
+
+    def __init__(self, text: str, *, lacks: bool = False, refused: bool = False) -> None:
         super().__init__(text)
         self.lacks = lacks
+        self.refused = refused
 
 
 class Allocation(NamedTuple):
@@ -140,8 +144,11 @@ class Kubelet:
         try:
             return cast("_Answer", ask(request, timeout=self._limit))
         except grpc.RpcError as error:
-            lacks = error.code() is grpc.StatusCode.UNIMPLEMENTED or _DISABLED in str(error.details())
-            raise KubeletError(self._reason(error), lacks=lacks) from None
+            code, details = error.code(), str(error.details())
+            lacks = code is grpc.StatusCode.UNIMPLEMENTED or _DISABLED in details
+            # The kubelet gives its own errors without a code.
+            refused = not lacks and code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND)
+            raise KubeletError(self._reason(error), lacks=lacks, refused=refused) from None
         except ValueError:  # what grpc raises on a closed channel
             raise KubeletError(f"{self._path}: closed while it was being asked") from None
         finally:

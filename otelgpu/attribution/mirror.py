@@ -163,10 +163,12 @@ class Mirror(Generic[Key, Item]):
             except ApiError as error:
                 version = ""
                 self._failed(str(error), is_gone=error.status == GONE)
-            except Exception:
+            except Exception as error:
                 version = ""
-                logger.exception("%s: an attempt failed; the next one starts afresh", self._thread.name)
-                self._failed("an error inside otelgpu", is_gone=False)
+                problem = f"an error inside otelgpu: {error!r}"
+                if problem != self._state.problem:
+                    logger.exception("%s: an attempt failed; the next one starts afresh", self._thread.name)
+                self._failed(problem, is_gone=False)
             self._state.connected = False
             if not version:
                 self._stopped.wait(pause.take())

@@ -6,6 +6,7 @@ Rule 2: the result depends on the tables and the snapshot's devices alone, never
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -135,13 +136,17 @@ class Attribution:
             source.start()
 
     def looked(self, timeout: float) -> bool:
-        """Wait until each has been asked once, at most *timeout* seconds each."""
-        looked = [source.looked(timeout) for source in self.sources()]
+        """Wait until each has been asked once, at most *timeout* seconds in all."""
+        until = time.monotonic() + timeout
+        looked = [source.looked(max(until - time.monotonic(), 0)) for source in self.sources()]
         return all(looked)
 
     def stop(self, timeout: float) -> bool:
-        """End everything; False when something did not end in time. Safe to call twice."""
-        ended = [source.stop(timeout) for source in self.sources()]
+        """End everything; False when something did not end in time, *timeout* seconds in all. Safe to call twice."""
+        until = time.monotonic() + timeout
+        for source in self.sources():
+            source.stop(0)  # all are told to end before any is waited for
+        ended = [source.stop(max(until - time.monotonic(), 0)) for source in self.sources()]
         return all(ended)
 
     def sources(self) -> Iterator[Source]:

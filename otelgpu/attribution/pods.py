@@ -151,8 +151,8 @@ class Pods:
         with self._noticed_lock:
             noticed, self._noticed = self._noticed, set()
         is_due = self._hurried or self._is_due() or place != self._place
-        if not is_due and noticed and self._can_get and self._problem is None and len(noticed) <= MOST_GETS:
-            is_due = not self._get(noticed)
+        if not is_due and noticed and self._can_get and self._problem is None:
+            is_due = len(noticed) > MOST_GETS or not self._get(noticed)
         if not is_due:
             return
         self._hurried = False
@@ -176,10 +176,10 @@ class Pods:
             try:
                 held = self._held(self._kubelet.allocations_of(namespace, name))
             except KubeletError as error:
-                if error.lacks:
-                    self._can_get = False
-                    return False
-                continue  # the kubelet does not know the pod (yet); the next list tells
+                if error.refused:
+                    continue  # it does not know the pod (yet); the next list tells
+                self._can_get = not error.lacks
+                return False
             others = (other for other in self._table if (other.namespace, other.pod) != (namespace, name))
             self._keep(tuple(sorted((*others, *held))))
         return True
