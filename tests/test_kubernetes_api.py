@@ -364,6 +364,40 @@ def test_a_bookmark_saves_the_list_after_a_long_silence(watched: Starter, api: A
     assert len(api.requests(watches=False)) == 1
 
 
+def test_a_watch_that_is_cut_is_taken_up_where_it_was(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Load balancers cut what is quiet for a minute; that is no fault, and no reason to list everything again."""
+    caplog.set_level(logging.INFO, "otelgpu.attribution")
+    api.put(pod_object("a", team="old"))
+    started = watched(pod("a", GPU_0), **LABELS)
+    for turn in range(3):
+        api.is_watched()
+        api.put(pod_object("a", team=f"t{turn}"))
+        until(lambda: [x.get("team") for x in started.labels()] == [f"t{turn}"], "the change")  # noqa: B023
+        watches = len(api.requests(watches=True))
+        api.end_watches(breaks=True)
+        until(lambda: len(api.requests(watches=True)) > watches, "the next watch")  # noqa: B023
+
+    assert len(api.requests(watches=False)) == 1
+    assert caplog.records == []
+
+
+def test_a_server_that_ends_each_watch_at_once_is_asked_with_pauses(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something in between may not let long answers through; what can be listed is shown, and one warning says it."""
+    api.ends_at_once = True
+    api.put(pod_object("a", team="old"))
+    started = watched(pod("a", GPU_0), **LABELS)
+    api.put(pod_object("a", team="new"))
+    until(lambda: [x.get("team") for x in started.labels()] == ["new"], "the change")
+    until(lambda: len(api.requests(watches=True)) >= 8, "several attempts")
+
+    assert len(caplog.records) == 1
+    assert "the API server ends each watch at once" in caplog.records[0].getMessage()
+
+
 def test_a_long_list_is_read_in_pages(watched: Starter, api: ApiServer) -> None:
     """500 pods in one answer are megabytes at once; in pages they are never all in memory."""
     api.page = 100

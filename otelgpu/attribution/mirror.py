@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
@@ -208,24 +208,31 @@ class Mirror(Generic[Key, Item]):
         query = self._listing.query() | {"resourceVersion": version, "allowWatchBookmarks": "true"}
         watch = self._api.watch(self._path, query, accept=self._listing.accept_watch)
         self._state.connected = True
-        for line in watch:
+        cut: ApiError | None = None
+        while line := _next(watch):
+            if isinstance(line, ApiError):
+                cut = line
+                break
             version = self._take(decoded(line, Event)) or version
             events += 1
             self._heard()
             self._say(None)  # not before: a watch that breaks each time would fill the log
             pause.forget()
         self._heard()
+        self._state.connected = False
         if events or self._clock() - began_at >= _LASTED:
+            # A watch may be cut by whatever stands in between, and is no fault: if nobody is there, the next one tells.
             self._short = 0
             self._say(None)
-            return version
-        # A server that restarts ends a watch early; one, or something in between, that always does must not be asked
-        # again and again without a pause.
-        self._short += 1
-        if self._short >= _MOST_SHORT:
-            raise ApiError("the API server ends each watch at once")
-        self._state.connected = False
-        self._stopped.wait(pause.take())
+        elif cut is not None:
+            raise cut
+        else:
+            # A server that restarts ends a watch early; one, or something in between, that always does is in trouble.
+            self._short += 1
+            if self._short >= _MOST_SHORT:
+                raise ApiError("the API server ends each watch at once")
+        if cut is not None or not events:
+            self._stopped.wait(pause.take())
         return version
 
     def _take(self, event: Event) -> str:
@@ -271,3 +278,11 @@ class Mirror(Generic[Key, Item]):
                 "%s is unknown: %s; what was last known is shown for %g s", self._listing.what, problem, self._expire
             )
         self._state.problem = problem
+
+
+def _next(watch: Iterator[bytes]) -> bytes | ApiError | None:
+    """Take the next line of a watch: None at its end, an error where it was cut."""
+    try:
+        return next(watch, None)
+    except ApiError as error:
+        return error

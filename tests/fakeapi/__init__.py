@@ -109,6 +109,7 @@ class ApiServer:
     forbidden: set[str] = field(default_factory=set)  # "list", "watch", or a path
     gone_in_stream: bool = True  # an expired version is refused by an event; else by the status 410
     partial: bool = True  # it knows metadata alone
+    ends_at_once: bool = False  # each watch, before any event
     asked: list[Asked] = field(default_factory=list)
     watching: int = 0
 
@@ -341,6 +342,8 @@ class _Handler(BaseHTTPRequestHandler):
                 fake.watching -= 1
 
     def _events(self, fake: ApiServer, path: str, query: Mapping[str, str], generation: int) -> Iterator[Json]:
+        if fake.ends_at_once:
+            return
         collection, seen = self._collection(fake, path), int(query["resourceVersion"])
         while True:
             with fake.changed:
@@ -348,10 +351,10 @@ class _Handler(BaseHTTPRequestHandler):
                     yield {"type": "ERROR", "object": _status(410, "too old resource version")}
                     return
                 fresh = [event for event in fake.events if event.version > seen and event.path == collection]
-                if not fresh and fake.generation == generation:
-                    fake.changed.wait(LIMIT)
-                elif not fresh or fake.breaks:
+                if fake.generation != generation and (not fresh or fake.breaks):
                     return
+                if not fresh:
+                    fake.changed.wait(LIMIT)
             for event in fresh:
                 seen = event.version
                 is_mark = event.kind == "BOOKMARK"
