@@ -19,6 +19,8 @@ from otelgpu.config.values import Address, SourceChoice
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
+MOST_HINTS = 20  # each takes some milliseconds to find
+
 SpecParser = Callable[[str], object]
 
 
@@ -59,9 +61,23 @@ def load(
     )
     problems += _contradictions(config, chosen)
     if problems:
-        in_order = sorted(problems, key=attrgetter("line"))
-        raise ConfigError(list(dict.fromkeys(problem.text for problem in in_order)))
+        raise ConfigError(finished(problems))
     return config
+
+
+def finished(problems: Iterable[Problem]) -> list[str]:
+    """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
+
+    Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.
+    """
+    in_order = sorted(problems, key=attrgetter("line"))
+    unlike = {(problem.text, problem.tail): problem for problem in reversed(in_order)}
+    lines: list[str] = []
+    hints = 0
+    for problem in reversed(unlike.values()):
+        hints += problem.unknown is not None
+        lines.append(problem.finished(hint=hints <= MOST_HINTS))
+    return lines
 
 
 def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
@@ -92,7 +108,7 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
         try:
             value = _entry(given, parse_spec)
         except ValueError as error:
-            problems.append(given.problem(str(error)))
+            problems.append(given.problem(error))
             continue
         values.append(value)
         if shape is Shape.MAPPING:
