@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,10 +93,12 @@ def test_the_help_of_serve_shows_every_setting(capsys: pytest.CaptureFixture[str
         (("bake", "cake"), "no such command: bake"),
         (("serve", "--listn", ":0"), "no such flag: --listn; did you mean --listen?"),
         (("--listn=:0",), "no such flag: --listn; did you mean --listen?"),
-        (("serve", "--listen"), "Option '--listen' requires an argument."),
+        (("serve", "--listen"), "--listen: expected a value"),
+        (("serve", "-listen"), "no such flag: -listen; did you mean --listen?"),
+        (("serve", "--frobnicate", "7"), "no such flag: --frobnicate"),
         (("--reuse", "1", "once"), "the command comes first: otelgpu once ..."),
         (("devices", "0"), "not understood: 0"),
-        (("once", "--format", "xml"), "Invalid value for '--format': 'xml' is not one of 'text', 'json', 'table'."),
+        (("once", "--format", "xml"), "--format xml: expected text, json or table"),
         (("serve", "--format", "json"), "no such flag: --format; did you mean --log-format?"),
         (("serve", "\x1b[2J"), 'not understood: "\\x1b[2J"'),
     ],
@@ -127,6 +130,37 @@ def test_wrong_settings_are_reported_all_at_once(
     ]
     assert len(lines) == 5
     assert lines[4].startswith("otelgpu: --source simulated:0: ")
+
+
+def test_wrong_usage_and_wrong_settings_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever mends a mistyped flag must not learn only then that another one's value is wrong as well."""
+    said = complaints(
+        capsys,
+        *("once", "--bogus", "--devices", "x", "--reuse=y", "--naning=dcgm", "extra", "--format", "xml", "--deadline"),
+    )
+
+    assert said[0] == 2
+    assert [line.removeprefix("otelgpu: ").partition(" or a PCI")[0] for line in said[1]] == [
+        "--devices x: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...)",
+        "--reuse y: expected a number of seconds",
+        "--deadline: expected a value",
+        "--format xml: expected text, json or table",
+        "no such flag: --bogus",
+        "no such flag: --naning; did you mean --naming?",
+        "not understood: extra",
+    ]
+
+
+def test_thousands_of_wrong_flags_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A guess at what was meant is made for the first few only."""
+    began = time.process_time()
+    status, lines = complaints(capsys, *(f"--listen{number}" for number in range(3000)))
+    took = time.process_time() - began
+
+    assert status == 2
+    assert len(lines) == 3000
+    assert sum("did you mean" in line for line in lines) == 20
+    assert took < 4
 
 
 def test_the_last_of_two_spellings_counts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -353,8 +353,10 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     "Kelvin sign in a word": (
         "otlp: {histograms: explicit_buc\u212aet_histogram}",
         [
-            "1: otlp.histograms: expected explicit_bucket_histogram or base2_exponential_bucket_histogram, got "
-            '"explicit_buc\u212aet_histogram"'
+            (
+                "1: otlp.histograms: expected explicit_bucket_histogram or base2_exponential_bucket_histogram, got "
+                '"explicit_buc\u212aet_histogram"'
+            )
         ],
     ),
     "not positive": (

@@ -30,8 +30,9 @@ def load(
     flags: Sequence[Flag] = (),
     config_path: str | None = None,
     parse_spec: SpecParser | None = None,
+    more: Iterable[Problem] = (),
 ) -> Config:
-    """Make the Config of what the user gave. Raise ConfigError with every problem at once.
+    """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
     `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
@@ -60,12 +61,13 @@ def load(
         description=standard.description,
     )
     problems += _contradictions(config, chosen)
+    problems += more
     if problems:
-        raise ConfigError(finished(problems))
+        raise ConfigError(_finished(problems))
     return config
 
 
-def finished(problems: Iterable[Problem]) -> list[str]:
+def _finished(problems: Iterable[Problem]) -> list[str]:
     """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
 
     Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.
