@@ -43,6 +43,7 @@ class Door:
     """Accepts on listening sockets, and hands each connection to *take* with the address of its other end.
 
     *hang_up* closes the oldest connection and says whether there was one. To be used on a running loop alone.
+    Raise OSError, from the start, where there is no descriptor for a connection at all.
     """
 
     def __init__(self, take: Callable[[socket.socket, Any], None], hang_up: Callable[[], bool]) -> None:
@@ -52,10 +53,12 @@ class Door:
         self._spares: list[int] = []
         self._is_short = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        if not self._refill():
+            self.close()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def open(self, sock: socket.socket) -> None:
         """Begin to accept on a socket that listens and does not block."""
-        self._refill()
         self._sockets.append(sock)
         self._listen(sock)
 

@@ -13,8 +13,9 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from tornado.http1connection import HTTP1ServerConnection
@@ -26,11 +27,13 @@ from otelgpu.errors import StartError
 from otelgpu.server.accepting import LONGEST_HEADERS, Door, Stream, descriptors
 from otelgpu.server.application import Site, application
 from otelgpu.server.listen import remove_files, shown
+from otelgpu.server.threads import ready
 
 logger = logging.getLogger(__name__)
 
 STOP = 4.0  # seconds from the signal until the process is gone
 DRAIN = 1.0  # of these, for requests under way
+ASIDE = 2  # threads: one may still look for an obstacle when the other stops everything
 MOST_CONNECTIONS = 1000
 SHARE = 0.5  # of the descriptors, for connections
 LEFT_TO_OTHERS = 32  # descriptors at least; less where there may be few altogether
@@ -85,7 +88,10 @@ def serve_until(
 
     Raise StartError when there is an obstacle; *life* has been stopped then.
     """
-    return asyncio.run(_serve(ending, site, sockets, life, announce))
+    try:
+        return asyncio.run(_serve(ending, site, sockets, life, announce))
+    finally:
+        remove_files(sockets)
 
 
 class _Server(HTTPServer):
@@ -135,6 +141,7 @@ async def _serve(
     ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
 ) -> bool:
     ended = asyncio.ensure_future(ending.wait())
+    aside = partial(asyncio.get_running_loop().run_in_executor, ready(ASIDE, "otelgpu-life"))
     server = _Server(
         application(site),
         max_header_size=LONGEST_HEADERS,
@@ -143,18 +150,17 @@ async def _serve(
         idle_connection_timeout=300.0,
     )
     life.start()
-    obstacle = asyncio.ensure_future(asyncio.to_thread(life.obstacle))
+    obstacle = asyncio.ensure_future(aside(life.obstacle))
     await asyncio.wait((obstacle, ended), return_when=asyncio.FIRST_COMPLETED)
     if obstacle.done() and obstacle.result() is not None:
-        remove_files(sockets)
-        await asyncio.to_thread(life.stop, STOP)
+        await aside(life.stop, STOP)
         raise StartError(str(obstacle.result()))
     if not ended.done():
         server.add_sockets(sockets)
         _announce(sockets, announce)
     await ended
     logger.info("stopping")
-    return await _end(server, site, sockets, life)
+    return await _end(server, site, sockets, lambda seconds: aside(life.stop, seconds))
 
 
 def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None]) -> None:
@@ -163,13 +169,15 @@ def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None])
         announce(address)
 
 
-async def _end(server: HTTPServer, site: Site, sockets: Sequence[socket.socket], life: Life) -> bool:
+async def _end(
+    server: HTTPServer, site: Site, sockets: Sequence[socket.socket], stop: Callable[[float], Awaitable[bool]]
+) -> bool:
     until = time.monotonic() + STOP
     remove_files(sockets)
     server.stop()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.load.idle(), DRAIN)
-    is_clean = await asyncio.to_thread(life.stop, until - time.monotonic())
+    is_clean = await stop(until - time.monotonic())
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(server.close_all_connections(), max(until - time.monotonic(), 0.1))
     return is_clean
