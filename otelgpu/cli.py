@@ -18,6 +18,7 @@ import click
 
 from otelgpu import __version__
 from otelgpu.config import Config, load
+from otelgpu.config.sdk import forget_empty
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 from otelgpu.usage import Command, Form, flags_of, problems_of
@@ -158,6 +159,7 @@ def _program() -> click.Group:
 def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> click.Command:
     def call(config: str | None, form: str = "") -> int:
         context = click.get_current_context()
+        forget_empty(os.environ)
         settings = load(
             environ=os.environ,
             flags=flags_of(context),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
 from otelgpu.config.keys import Shape
+from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config
 from otelgpu.config.standard import chosen_exporters, from_standard
 from otelgpu.config.values import Address, SourceChoice
@@ -61,6 +62,7 @@ def load(
         description=standard.description,
     )
     problems += _contradictions(config, chosen)
+    problems += from_sdk(environ)
     problems += more
     if problems:
         raise ConfigError(_finished(problems))
