@@ -17,10 +17,11 @@ from otelgpu import __version__
 from otelgpu.cli import main
 from otelgpu.config.keys import SETTINGS
 from otelgpu.fields import CATALOGUE, Field
-from otelgpu.log import JsonFormatter, TextFormatter, set_up
+from otelgpu.log import JsonFormatter, SparingHandler, TextFormatter, set_up
 from otelgpu.model import Device, Gap, GpuState, Missing, Series, Snapshot, SourceFacts
 from otelgpu.tables import devices_table, fields_table, json_text, readings_table, snapshot_record
 from tests.conftest import ROOT, Golden
+from tests.harness import until
 
 NODE = ("--source", "simulated:1xt4+1xh100-mig", "--hostname", "node-1")
 NO_DRIVER = ("--source", "nvml")
@@ -424,6 +425,124 @@ def test_a_stack_that_was_asked_for_stays_in_the_line() -> None:
     record.stack_info = "Stack (most recent call last):\n  here"
 
     assert TextFormatter().format(record).endswith("stuck\\nStack (most recent call last):\\n  here")
+
+
+class _Kept(logging.Handler):
+    """Keeps the messages it is handed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class _Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def spared(clock: _Clock) -> tuple[SparingHandler, _Kept]:
+    kept = _Kept()
+    return SparingHandler(kept, clock=clock), kept
+
+
+def test_a_message_that_comes_again_and_again_is_counted() -> None:
+    """A GPU that comes and goes twice a second fills no disk; how often it did, and how it ended, is told."""
+    clock = _Clock()
+    handler, kept = spared(clock)
+    for turn in range(20):
+        clock.now += 1
+        handler.handle(record_of("%s is down: since 2026-11-30T03:46:%sZ", "GPU-1", f"{turn:02}"))
+        handler.handle(record_of("%s is back", "GPU-1"))
+        handler.handle(record_of("%s is back", f"GPU-2{turn}"))
+    before = len(kept.lines)
+    clock.now += 60
+    left = handler.pass_due()
+    after = kept.lines[before:]
+    handler.handle(record_of("%s is back", "GPU-1"))
+
+    assert before == 5 + 5 + 20
+    assert after == [
+        "GPU-1 is down: since 2026-11-30T03:46:19Z (and 14 times more in 60 s)",
+        "GPU-1 is back (and 14 times more in 60 s)",
+    ]
+    assert left is None
+    assert kept.lines[before + 2 :] == ["GPU-1 is back"]
+
+
+def test_one_message_that_was_held_back_is_shown_as_it_is() -> None:
+    """There is nothing to count then."""
+    clock = _Clock()
+    handler, kept = spared(clock)
+    for _ in range(6):
+        handler.handle(record_of("again"))
+    handler.close()
+
+    assert kept.lines == ["again"] * 6
+
+
+def test_what_is_held_back_is_shown_at_the_end() -> None:
+    """The last words of a process are what everybody looks for."""
+    handler, kept = spared(_Clock())
+    for _ in range(10):
+        handler.handle(record_of("again"))
+    handler.close()
+
+    assert kept.lines == [*["again"] * 5, "again (and 4 times more in 60 s)"]
+
+
+def test_debugging_is_not_spared() -> None:
+    """Whoever asks for everything gets everything."""
+    handler, kept = spared(_Clock())
+    for _ in range(20):
+        record = record_of("again")
+        record.levelno = logging.DEBUG
+        handler.handle(record)
+
+    assert len(kept.lines) == 20
+
+
+def test_the_memory_for_messages_is_bounded() -> None:
+    """Messages that are never the same push the oldest out, and what was held back of it is shown then."""
+    handler, kept = spared(_Clock())
+    for _ in range(8):
+        handler.handle(record_of("again"))
+    for number in range(10_000):
+        handler.handle(record_of("%d", number))
+
+    assert len(kept.lines) == 5 + 1 + 10_000
+    assert kept.lines.count("again (and 2 times more in 60 s)") == 1
+    assert len(vars(handler)["_seen"]) <= 256
+
+
+def test_what_is_held_back_is_shown_although_nothing_else_is_logged() -> None:
+    """The last message may be the one that says that all is well again."""
+    kept, clock = _Kept(), _Clock()
+    handler = SparingHandler(kept, window=0.05, clock=clock)
+    for _ in range(8):
+        handler.handle(record_of("again"))
+    clock.now += 1
+    until(lambda: len(kept.lines) == 6, "the last one")
+    handler.close()
+
+    assert kept.lines[5] == "again (and 2 times more in 0.05 s)"
+
+
+def test_a_message_that_cannot_be_formatted_is_left_to_the_handler() -> None:
+    """A defect in a call of the logger must not take the log along."""
+    handler, kept = spared(_Clock())
+    with pytest.raises(TypeError):  # what this target does with it; the real one reports it on stderr
+        handler.handle(record_of("%d", "x"))
+    handler.handle(record_of("good"))
+
+    assert kept.lines == ["good"]
 
 
 def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:

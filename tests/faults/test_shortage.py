@@ -135,6 +135,28 @@ def test_pages_need_no_new_thread(few_threads: Path, tmp_path: Path) -> None:
     assert served.logged("Traceback") == 0
 
 
+# the log
+
+
+def test_a_gpu_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
+    """A loose riser: five lines of each kind a minute, and at the end how often it was and how it stood."""
+    good = models.h100(2)
+    lost = good.with_gpu(1, lost=True)
+    with serving(good, tmp_path, "--reuse", "0") as served:
+        for _ in range(12):
+            lost.write(served.scenario)
+            served.page()
+            good.write(served.scenario)
+            served.page()
+        before = (served.logged("is down"), served.logged("is back"))
+        code = served.stop()
+
+    assert before == (5, 5)
+    assert code == 0
+    assert served.logged("is down") == served.logged("is back") == 6
+    assert served.logged("is back (and 6 times more in 60 s)") == 1
+
+
 # standard streams
 
 
