@@ -26,6 +26,7 @@ from otelgpu.config.words import one_line
 MOST = 5  # times that one message is logged
 WINDOW = 60.0  # seconds
 KNOWN = 256  # messages that are remembered
+LEAVE = 1.0  # seconds for the thread that has been told to end
 
 _OURS = "otelgpu"
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z")
@@ -152,6 +153,9 @@ class SparingHandler(logging.Handler):
         with self._guard:
             for key in tuple(self._seen):
                 self._end(key)
+            thread = self._thread
+        if thread is not None:
+            thread.join(LEAVE)
         self._target.close()
         super().close()
 

@@ -38,6 +38,9 @@ def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("otelgpu")
     before = (root.handlers[:], root.level, ours.level)
     yield
+    for handler in root.handlers:
+        if handler not in before[0]:
+            handler.close()
     root.handlers[:], root.level, ours.level = before
     logging.captureWarnings(capture=False)
 
