@@ -117,7 +117,7 @@ class SparingHandler(logging.Handler):
         self._clock = clock
         self._seen: dict[tuple[str, int, str], _Seen] = {}  # by when the window began
         self._guard = threading.RLock()
-        self._closed = threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
@@ -149,7 +149,7 @@ class SparingHandler(logging.Handler):
 
     def close(self) -> None:
         """Pass on all that is held back; nothing is lost at the end."""
-        self._closed.set()
+        self._ended.set()
         with self._guard:
             for key in tuple(self._seen):
                 self._end(key)
@@ -190,7 +190,7 @@ class SparingHandler(logging.Handler):
 
     def _run(self) -> None:
         left: float | None = self._window
-        while left is not None and not self._closed.wait(left):
+        while left is not None and not self._ended.wait(left):
             with self._guard:
                 left = self.pass_due()
                 if left is None:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -451,15 +452,21 @@ class _Clock:
         return self.now
 
 
-def spared(clock: _Clock) -> tuple[SparingHandler, _Kept]:
-    kept = _Kept()
-    return SparingHandler(kept, clock=clock), kept
+Spared: TypeAlias = tuple[SparingHandler, _Kept, _Clock]
 
 
-def test_a_message_that_comes_again_and_again_is_counted() -> None:
+@pytest.fixture
+def spared() -> Iterator[Spared]:
+    """A handler, what it passes on, and its clock."""
+    kept, clock = _Kept(), _Clock()
+    handler = SparingHandler(kept, window=60, clock=clock)
+    yield handler, kept, clock
+    handler.close()
+
+
+def test_a_message_that_comes_again_and_again_is_counted(spared: Spared) -> None:
     """A GPU that comes and goes twice a second fills no disk; how often it did, and how it ended, is told."""
-    clock = _Clock()
-    handler, kept = spared(clock)
+    handler, kept, clock = spared
     for turn in range(20):
         clock.now += 1
         handler.handle(record_of("%s is down: since 2026-11-30T03:46:%sZ", "GPU-1", f"{turn:02}"))
@@ -480,10 +487,9 @@ def test_a_message_that_comes_again_and_again_is_counted() -> None:
     assert kept.lines[before + 2 :] == ["GPU-1 is back"]
 
 
-def test_one_message_that_was_held_back_is_shown_as_it_is() -> None:
+def test_one_message_that_was_held_back_is_shown_as_it_is(spared: Spared) -> None:
     """There is nothing to count then."""
-    clock = _Clock()
-    handler, kept = spared(clock)
+    handler, kept, _ = spared
     for _ in range(6):
         handler.handle(record_of("again"))
     handler.close()
@@ -491,9 +497,9 @@ def test_one_message_that_was_held_back_is_shown_as_it_is() -> None:
     assert kept.lines == ["again"] * 6
 
 
-def test_what_is_held_back_is_shown_at_the_end() -> None:
+def test_what_is_held_back_is_shown_at_the_end(spared: Spared) -> None:
     """The last words of a process are what everybody looks for."""
-    handler, kept = spared(_Clock())
+    handler, kept, _ = spared
     for _ in range(10):
         handler.handle(record_of("again"))
     handler.close()
@@ -501,9 +507,9 @@ def test_what_is_held_back_is_shown_at_the_end() -> None:
     assert kept.lines == [*["again"] * 5, "again (and 4 times more in 60 s)"]
 
 
-def test_debugging_is_not_spared() -> None:
+def test_debugging_is_not_spared(spared: Spared) -> None:
     """Whoever asks for everything gets everything."""
-    handler, kept = spared(_Clock())
+    handler, kept, _ = spared
     for _ in range(20):
         record = record_of("again")
         record.levelno = logging.DEBUG
@@ -512,9 +518,9 @@ def test_debugging_is_not_spared() -> None:
     assert len(kept.lines) == 20
 
 
-def test_the_memory_for_messages_is_bounded() -> None:
+def test_the_memory_for_messages_is_bounded(spared: Spared) -> None:
     """Messages that are never the same push the oldest out, and what was held back of it is shown then."""
-    handler, kept = spared(_Clock())
+    handler, kept, _ = spared
     for _ in range(8):
         handler.handle(record_of("again"))
     for number in range(10_000):
@@ -538,9 +544,9 @@ def test_what_is_held_back_is_shown_although_nothing_else_is_logged() -> None:
     assert kept.lines[5] == "again (and 2 times more in 0.05 s)"
 
 
-def test_a_message_that_cannot_be_formatted_is_left_to_the_handler() -> None:
+def test_a_message_that_cannot_be_formatted_is_left_to_the_handler(spared: Spared) -> None:
     """A defect in a call of the logger must not take the log along."""
-    handler, kept = spared(_Clock())
+    handler, kept, _ = spared
     with pytest.raises(TypeError):  # what this target does with it; the real one reports it on stderr
         handler.handle(record_of("%d", "x"))
     handler.handle(record_of("good"))
