@@ -4,7 +4,7 @@ Rule 1: the only module that prints or exits.
 Rule 2: flags follow from the settings (usage.py); none of them is written down here.
 Rule 3: everything that a command needs is imported inside it: `serve` starts fast and never loads what draws tables.
 
-Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings).
+Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings); see __main__.py for signals.
 """
 
 import os

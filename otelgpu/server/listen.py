@@ -71,8 +71,8 @@ class _FileSocket(socket.socket):
             raise
 
     def remove_file(self) -> None:
-        """Remove the file; do nothing when it is gone, or is another one by now."""
-        if self._file is None:
+        """Remove the file; do nothing when it is gone, or is another one by now, as it may be once this is closed."""
+        if self._file is None or self.fileno() < 0:
             return
         path = Path(self.getsockname())
         with suppress(OSError):  # gone, or not ours to remove
