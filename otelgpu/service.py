@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,7 +38,9 @@ from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
+from otelgpu.server.threads import check_room, ready
 from otelgpu.sources.choice import Choice, make_source, wanted_fields, warn_unreadable
+from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +151,7 @@ class Pipeline:
             max_requests=self.config.server.max_requests,
             version=__version__,
             is_ready=self.sampler.why_not_ready,
-            is_alive=self.sampler.why_not_alive,
+            is_alive=lambda: self.sampler.why_not_alive() or why_no_thread(),
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
         )
@@ -238,7 +240,8 @@ def serve(
     signals = Signals()
     pipeline = Pipeline(config, os.environ if environ is None else environ)
     sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
-    with ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page") as executor:
+    with ready(PAGE_THREADS, "otelgpu-page") as executor:
+        check_room()
         life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)

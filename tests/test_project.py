@@ -41,7 +41,7 @@ LAYERS = (
     ("instrumentor",),
     ("service",),
     ("pull",),
-    ("log", "tables", "reference"),
+    ("log", "tables", "reference", "usage"),
     ("cli",),
     ("__main__",),
 )

@@ -13,11 +13,14 @@ from msgspec.structs import replace
 
 from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
 from otelgpu.config.keys import Shape
+from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config
 from otelgpu.config.standard import chosen_exporters, from_standard
 from otelgpu.config.values import Address, SourceChoice
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
+
+MOST_HINTS = 20  # each takes some milliseconds to find
 
 SpecParser = Callable[[str], object]
 
@@ -28,8 +31,9 @@ def load(
     flags: Sequence[Flag] = (),
     config_path: str | None = None,
     parse_spec: SpecParser | None = None,
+    more: Iterable[Problem] = (),
 ) -> Config:
-    """Make the Config of what the user gave. Raise ConfigError with every problem at once.
+    """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
     `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
@@ -58,10 +62,26 @@ def load(
         description=standard.description,
     )
     problems += _contradictions(config, chosen)
+    problems += from_sdk(environ)
+    problems += more
     if problems:
-        in_order = sorted(problems, key=attrgetter("line"))
-        raise ConfigError(list(dict.fromkeys(problem.text for problem in in_order)))
+        raise ConfigError(_finished(problems))
     return config
+
+
+def _finished(problems: Iterable[Problem]) -> list[str]:
+    """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
+
+    Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.
+    """
+    in_order = sorted(problems, key=attrgetter("line"))
+    unlike = {(problem.text, problem.tail): problem for problem in reversed(in_order)}
+    lines: list[str] = []
+    hints = 0
+    for problem in reversed(unlike.values()):
+        hints += problem.unknown is not None
+        lines.append(problem.finished(hint=hints <= MOST_HINTS))
+    return lines
 
 
 def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
@@ -92,7 +112,7 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
         try:
             value = _entry(given, parse_spec)
         except ValueError as error:
-            problems.append(given.problem(str(error)))
+            problems.append(given.problem(error))
             continue
         values.append(value)
         if shape is Shape.MAPPING:

@@ -1,7 +1,7 @@
 """The variables of OpenTelemetry (OTEL_*), which mean here what they mean everywhere.
 
-Rule 1: the only place that knows their names, but for those of the resource (export/resource.py). They fill in what
-        neither the file nor an OTELGPU_ variable nor a flag sets.
+Rule 1: the only place that knows their names, but for those of the resource (export/resource.py) and those that the
+        SDK alone reads (sdk.py). They fill in what neither the file nor an OTELGPU_ variable nor a flag sets.
 Rule 2: a variable that is empty says nothing; the one for metrics goes over the general one.
 Rule 3: without any of them, and without an `otlp.endpoint`, nothing is pushed.
 Rule 4: OTEL_CONFIG_FILE names a file that describes the whole SDK; all the other variables are passed over then.

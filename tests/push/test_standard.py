@@ -8,6 +8,7 @@ import pytest
 from otelgpu.config import Config, Flag, load
 from otelgpu.errors import ConfigError
 from otelgpu.export.push.setup import is_grpc, metrics_url
+from tests.harness import series, serving
 
 URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
 
@@ -20,6 +21,75 @@ def _problems(environ: Mapping[str, str]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         _load(environ)
     return list(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "bogus", "always_on, always_off or trace_based"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "ALWAYS_ON", "always_on, always_off or trace_based"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "a whole number"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "٣", "a whole number"),
+        ("OTEL_PYTHON_CONTEXT", "bogus", "contextvars_context"),
+    ],
+)
+def test_what_the_sdk_would_stumble_over_is_told_before(variable: str, text: str, expected: str) -> None:
+    """These end as a traceback of the SDK's otherwise; also where a file describes the SDK."""
+    line = f'{variable}: expected {expected}, got "{text}"'
+
+    assert _problems({variable: text}) == [line]
+    assert _problems({variable: text, "OTEL_CONFIG_FILE": "otel.yaml", "OTELGPU_NAMING": "x"})[-1] == line
+
+
+GARBAGE = {
+    "OTEL_METRICS_EXEMPLAR_FILTER": "always_off",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": " 12 ",
+    "OTEL_PYTHON_CONTEXT": "contextvars_context",
+    **dict.fromkeys(
+        (
+            "OTEL_ATTRIBUTE_COUNT_LIMIT",
+            "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+            "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
+            "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT",
+            "OTEL_PROPAGATORS",
+            "OTEL_PYTHON_ID_GENERATOR",
+            "OTEL_PYTHON_METER_PROVIDER",
+            "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
+            "OTEL_PYTHON_TRACER_PROVIDER",
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "OTEL_SEMCONV_STABILITY_OPT_IN",
+            "OTEL_SPAN_EVENT_COUNT_LIMIT",
+            "OTEL_TRACES_SAMPLER",
+        ),
+        "bo,=gus",
+    ),
+}
+
+
+@pytest.mark.parametrize("garbage", [GARBAGE, dict.fromkeys(GARBAGE, "")], ids=["garbage", "empty"])
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://127.0.0.1:4317"])
+def test_other_variables_of_the_sdk_end_nothing(tmp_path: Path, garbage: Mapping[str, str], endpoint: str) -> None:
+    """What is meant for other programs in the same pod, or is empty, keeps no exporter from starting."""
+    with serving(None, tmp_path, "--source", "simulated:1xt4", "--otlp", endpoint, environ=garbage) as served:
+        status = served.get().status
+        code = served.stop()
+
+    assert (status, code) == (200, 0)
+    assert served.logged("Traceback") == 0
+    assert all(" INFO " in line or " WARNING " in line for line in served.log)
+
+
+def test_a_disabled_sdk_is_told(tmp_path: Path) -> None:
+    """A page without metrics is what was asked for, perhaps by a variable that was meant for another program."""
+    environ = {"OTEL_SDK_DISABLED": "true"}
+    with serving(None, tmp_path, "--source", "simulated:1xt4", environ=environ) as served:
+        page = served.page()
+        code = served.stop()
+
+    assert series(page, "") == [page.rstrip("\n")]
+    assert page.startswith("# no metrics here")
+    assert code == 0
+    assert served.logged("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed") == 1
 
 
 def test_without_any_of_them_nothing_is_pushed() -> None:
