@@ -131,6 +131,16 @@ class Bench:
         with self.sampler._changed:  # noqa: SLF001
             self.sampler._changed.notify_all()  # noqa: SLF001
 
+    def idle(self, slot: int) -> bool:
+        """Whether the thread of a slot has delivered its answer."""
+        worker = self.sampler._rounds._slots[slot].worker  # noqa: SLF001
+        return worker.busy_since is None
+
+    def shows(self, slot: int) -> bool:
+        """Whether the answer of a slot has come in, in the sweep under way."""
+        glance = self.sampler.refresh(0.0)
+        return glance is not None and glance is not self.sampler.latest and f"GPU-{slot}" in glance.numbers.get(155, {})
+
     def swept(self, sweeps: int) -> None:
         """Wait until so many sweeps are finished."""
         until(lambda: self.sampler.sweeps >= sweeps, f"sweep {sweeps}")
@@ -258,12 +268,12 @@ def test_a_gpu_that_always_answers_late_shows_what_it_answers_in_time(
             gate = running.script.shut(1)
             looking = pool.submit(running.look)
             assert running.script.at_gate.acquire(timeout=LIMIT)
+            until(lambda: running.shows(0), "the other GPU has answered")
             running.clock.turn(2.1)
             seen.append(looking.result(LIMIT))
             running.clock.turn(1.0)
             gate.set()
-            worker = running.sampler._rounds._slots[1].worker  # noqa: SLF001
-            until(lambda worker=worker: worker.busy_since is None, "answered")  # type: ignore[misc]
+            until(lambda: running.idle(1), "answered")
         running.script.gates.clear()
         whole = running.look()
 
