@@ -3,12 +3,13 @@
 Rule 1: everything that has to be remembered between two sweeps stands here: the number of each GPU, the GPUs ever
         seen, what was last logged. It is used by the sampler's thread alone.
 Rule 2: a number that its field cannot have is dropped, counted, and kept as Missing(invalid): never repaired.
-Rule 3: a GPU, once seen, stays in the snapshot as down until it is back or the process ends.
+Rule 3: a GPU, once seen, stays in the snapshot as down until it is back or the process ends, with the MIG instances
+        that it had.
 Rule 4: a fault is logged when it appears and when it clears.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from otelgpu.fields import Field
@@ -63,7 +64,8 @@ class Assembler:
         self._log_source(facts, reason)
         single, twins = _without_twins(samples)
         ordered = sorted(self._numbered(single), key=lambda sample: sample.device.index)
-        settled = self._settle([*states, *twins], reason, started_unix)
+        instances = {sample.device.uuid: sample.instances for sample in ordered}
+        settled = self._settle([*states, *twins], instances, reason, started_unix)
         numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
         series: dict[SeriesKey, Series] = {}
         labels: dict[str, tuple[tuple[Field, str], ...]] = {}
@@ -138,8 +140,17 @@ class Assembler:
             self._indices[device.uuid] = index
         return index
 
-    def _settle(self, states: Iterable[GpuState], reason: str | None, unix: float) -> tuple[GpuState, ...]:
-        """Bring the GPUs in sight and those seen before together, in the order of their numbers."""
+    def _settle(
+        self,
+        states: Iterable[GpuState],
+        instances: Mapping[str, tuple[Device, ...]],
+        reason: str | None,
+        unix: float,
+    ) -> tuple[GpuState, ...]:
+        """Bring the GPUs in sight and those seen before together, in the order of their numbers.
+
+        *instances* are those of the GPUs that have answered, by UUID.
+        """
         nameless: dict[int, GpuState] = {}
         current: dict[str, GpuState] = {}
         for state in states:
@@ -147,7 +158,13 @@ class Assembler:
             if not device.uuid:
                 nameless[device.index] = state
             elif device.uuid not in current:
-                current[device.uuid] = replace(state, device=replace(device, index=self._index(device)))
+                before = self._known.get(device.uuid)
+                kept = () if before is None else before.instances
+                current[device.uuid] = replace(
+                    state,
+                    device=replace(device, index=self._index(device)),
+                    instances=instances.get(device.uuid, kept),
+                )
         for uuid, before in self._known.items():
             if uuid not in current:
                 gap, why = (Gap.FAILED, reason) if reason is not None else (Gap.LOST, "the driver no longer lists it")

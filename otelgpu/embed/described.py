@@ -19,7 +19,7 @@ from otelgpu.embed.registration import Registration, Session
 from otelgpu.errors import ConfigError
 from otelgpu.export.join import SCHEMA_URL
 from otelgpu.fields import Field
-from otelgpu.model import Snapshot
+from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,10 @@ class Shared:
         """Give a snapshot to show; see Engine."""
         snapshot = self._sampler.refresh(timeout * SHARE)
         return snapshot if snapshot is not None and self._is_fresh(snapshot) else None
+
+    def shows(self, device: Device) -> bool:  # noqa: ARG002 - of the protocol
+        """Every device that the service looks at."""
+        return True
 
     def renewed(self) -> "Shared":
         """A service does not fork."""

@@ -16,6 +16,7 @@ from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
 from otelgpu.export.join import SCHEMA_URL
+from otelgpu.export.status import also_read
 from otelgpu.fields import Field, find
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.sources.choice import wanted_fields
@@ -68,8 +69,10 @@ def begin(
     config = settings_of(settings, environ)
     fields = _fields(config)
     once = is_once if config.embed.once is None else config.embed.once
-    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process)
-    session = Session(engine, fields)
+    has_status = bool(fields) and not config.embed.only_process  # a process has no health of its own
+    also = also_read(fields) if has_status else ()
+    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process, also=also)
+    session = Session(engine, fields, has_status=has_status)
     provider = get_meter_provider() if meter_provider is None else meter_provider
     with REGISTRY.lock:
         registration = REGISTRY.of(provider)

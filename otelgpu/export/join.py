@@ -61,6 +61,8 @@ OLD_OWNER_LABELS = tuple(
     ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
     for name, text in OWNER_LABELS
 )
+# Labels of a series that have a name of their own in OpenTelemetry's scheme.
+SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": "hw.gpu.nvidia.link"}
 OWNER_ATTRIBUTES = (
     ("k8s.container.name", "container"),
     ("k8s.namespace.name", "namespace"),
@@ -181,7 +183,8 @@ class SemconvJoin:
         present = {name: text for name, text in pairs if text}
         for owner in alone:
             present |= dict(_present(owner, OWNER_ATTRIBUTES) + owner.labels)
-        return present | dict(shape.attributes) | dict(series.attributes) | dict(self.labels)
+        of_series = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
+        return present | dict(shape.attributes) | of_series | dict(self.labels)
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""
