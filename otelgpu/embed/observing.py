@@ -17,7 +17,7 @@ from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
 from otelgpu.export.join import SCHEMA_URL
 from otelgpu.export.status import also_read
-from otelgpu.fields import Field, find
+from otelgpu.fields import Field, Kind, find
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.sources.choice import wanted_fields
 
@@ -85,7 +85,7 @@ def begin(
 
 
 def _fields(config: Config) -> tuple[Field, ...]:
-    """List the fields that become instruments."""
+    """List the fields that become instruments, or attributes."""
     if config.embed.only_process:
         return PROCESS_FIELDS
     named = {field.id for name in config.fields if (field := find(name)) is not None}
@@ -93,6 +93,6 @@ def _fields(config: Config) -> tuple[Field, ...]:
     return tuple(
         field
         for field in wanted_fields(config)
-        if field.is_numeric and field.semconv is not None
+        if field.kind is Kind.LABEL or (field.is_numeric and field.semconv is not None)
         if is_all or field.id not in EVENT_FIELDS - named
     )

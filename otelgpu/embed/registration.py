@@ -95,7 +95,8 @@ class Session:
     def _attributes_of(self, row: _Row, key: SeriesKey, snapshot: Snapshot) -> Mapping[str, str]:
         known = self._attributes.get((row.field.id, key))
         if known is None:
-            known = self._join.attributes(row.shape, snapshot.series[key])
+            series = snapshot.series[key]
+            known = self._join.attributes(row.shape, series, texts=snapshot.labels.get(series.device.uuid, ()))
             self._attributes[row.field.id, key] = known
         return known
 

@@ -153,7 +153,8 @@ def status_points(
     """
     for device, current in states_of(snapshot, links):
         if shown(device):
-            attributes = join.attributes(HW_STATUS, Series(device, ()))
+            texts = snapshot.labels.get(device.uuid, ())
+            attributes = join.attributes(HW_STATUS, Series(device, ()), texts=texts)
             for state in State:
                 yield Observation(int(state is current), attributes | {"hw.state": state.value})
 

@@ -222,7 +222,9 @@ class Encoder:
             group.points += 1
 
     def _series(self, family: _Family, key: SeriesKey, snapshot: Snapshot, owners: Owners) -> _Series:
-        attributes = wire.attributes(self._join.attributes(family.shape, snapshot.series[key], owners))
+        one = snapshot.series[key]
+        texts = snapshot.labels.get(one.device.uuid, ())
+        attributes = wire.attributes(self._join.attributes(family.shape, one, owners, texts))
         prefix = wire.sum_prefix if family.is_sum else wire.gauge_prefix
         return _Series(prefix(len(attributes)), attributes)
 
