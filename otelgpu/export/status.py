@@ -11,13 +11,12 @@ Rule 4: shown under OpenTelemetry's names alone; dcgm-exporter's page has the fi
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otelgpu.export.join import SemconvJoin
 from otelgpu.fields import CATALOGUE, Field, Number, Shape
-from otelgpu.instruments import Pinned
 from otelgpu.model import Attributes, Device, Gap, Series, SeriesKey, Snapshot
 
 HW_STATUS = Shape("hw.status", "1", Number.INT, attributes=(("hw.type", "gpu"),))
@@ -159,7 +158,15 @@ def status_points(
                 yield Observation(int(state is current), attributes | {"hw.state": state.value})
 
 
-def create_status_instrument(meter: Meter, join: SemconvJoin, pinned: Pinned) -> None:
+class Shown(Protocol):
+    """What knows the snapshot of a collection: Pinned, which is not imported because that loads the SDK."""
+
+    @property
+    def shown(self) -> Snapshot | None:
+        """The snapshot that may be shown."""
+
+
+def create_status_instrument(meter: Meter, join: SemconvJoin, pinned: Shown) -> None:
     """Register `hw.status` on *meter*."""
     links = Links()
 
