@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import get_meter_provider
 
-from otelgpu import __version__
 from otelgpu.config.standard import DESCRIPTION
 from otelgpu.embed.engine import SHARE
 from otelgpu.embed.registration import Registration, Session
 from otelgpu.errors import ConfigError
-from otelgpu.export.join import SCHEMA_URL
 from otelgpu.fields import Field
 from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Sampler
@@ -60,7 +58,7 @@ class Described:
         self._provider = get_meter_provider()
         self._registration = Registration()
         self._session = Session(Shared(sampler, is_fresh), fields)
-        self._registration.create(self._provider.get_meter("otelgpu", __version__, SCHEMA_URL), self._session)
+        self._registration.create(self._provider, self._session)
 
     def start(self) -> None:
         """Answer collections from now on."""

@@ -7,6 +7,7 @@ Rule 3: the driver is asked only for a collection: no pace, no attempts of its o
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,7 @@ class Engine:
         self._lock = threading.Lock()
         self._sampler: Sampler | None = None
         self._host_lock: HostLock | None = None
+        self._pid = os.getpid()
         self._is_over = False
         self._has_looked = False
         self._shows: Callable[[Device], bool] = lambda _: True
@@ -85,6 +87,8 @@ class Engine:
 
         False while a driver call is under way: its thread ends when it returns, and another `stop` lets the driver go.
         """
+        if self._pid != os.getpid():
+            return True  # all that it has, and its locks, stayed with the parent
         with self._lock:
             self._is_over = True
             sampler, self._sampler = self._sampler, None

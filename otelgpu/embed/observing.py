@@ -10,12 +10,10 @@ from typing import Self, Unpack
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
-from otelgpu import __version__
 from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
-from otelgpu.export.join import SCHEMA_URL
 from otelgpu.export.status import also_read
 from otelgpu.fields import Field, Kind, find
 from otelgpu.fields.process import PROCESS_FIELDS
@@ -79,7 +77,7 @@ def begin(
         if registration.session is not None:
             logger.warning("this MeterProvider is observed already; the second observation does nothing")
             return Observation(None)
-        registration.create(provider.get_meter("otelgpu", __version__, SCHEMA_URL), session)
+        registration.create(provider, session)
         registration.session = session
     return Observation(registration)
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
-from otelgpu.export.join import SemconvJoin, scaled
+from otelgpu import __version__
+from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
 from otelgpu.export.status import HELP, HW_STATUS, Links, status_points
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.model import Device, SeriesKey, Snapshot
@@ -108,8 +109,12 @@ class Registration:
         self.session: Session | None = None
         self._places: dict[str, int] = {}
 
-    def create(self, meter: Meter, session: Session) -> None:
+    def create(self, provider: MeterProvider, session: Session) -> None:
         """Create the instruments of *session* that this provider does not have yet."""
+        names = session.rows.keys() | ({HW_STATUS.name} if session.has_status else set())
+        if names <= self._places.keys():
+            return  # the stand-in for the global provider would keep every further meter
+        meter = provider.get_meter("otelgpu", __version__, SCHEMA_URL)
         for name, rows in session.rows.items():
             if name in self._places:
                 continue
@@ -172,10 +177,12 @@ class Registry:
 
     def _start_afresh(self) -> None:
         """In the child of a fork: leave the parent's threads, locks and driver alone; begin at the next collection."""
-        for registration in set(self._known.values()):
-            if registration.session is not None:
-                registration.session = registration.session.renewed()
-        self.lock.release()
+        try:
+            for registration in set(self._known.values()):
+                if registration.session is not None:
+                    registration.session = registration.session.renewed()
+        finally:
+            self.lock.release()
 
 
 REGISTRY = Registry()
