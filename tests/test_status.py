@@ -119,9 +119,11 @@ def test_an_nvlink_that_no_bridge_connects_is_no_fault(node: Callable[..., Node]
 
 def test_nvlinks_that_cannot_be_told_leave_the_state_open(node: Callable[..., Node]) -> None:
     """The same as for any other question of health."""
-    scenario = machine().with_gpu(0, errors={(LINK, 3): UNKNOWN})
+    running = node(machine(), naming="semconv")
+    running.page()
+    running.show(machine().with_gpu(0, errors={(LINK, 3): UNKNOWN}))
 
-    assert list(states(node(scenario, naming="semconv").page())) == [machine().gpus[1].uuid]
+    assert list(states(running.page())) == [machine().gpus[1].uuid]
 
 
 def test_a_pcie_link_that_lost_lanes_degrades_its_gpu(node: Callable[..., Node]) -> None:

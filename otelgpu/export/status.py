@@ -73,6 +73,7 @@ class Links:
 
     def __init__(self) -> None:
         self._best: dict[tuple[int, SeriesKey], int | float] = {}
+        self._gpus: dict[SeriesKey, str] = {}
 
     def behind(self, snapshot: Snapshot) -> set[str]:
         """Name the GPUs, by UUID, of which a link is worse than it was, or is down where it is up on the others.
@@ -84,8 +85,18 @@ class Links:
         found |= {device.gpu_uuid for device, _ in self._worse(NVLINK_STATE, snapshot)} - partitioned
         return found | set(_downs(snapshot, partitioned))
 
+    def untold(self, snapshot: Snapshot) -> set[str]:
+        """Name the GPUs, by UUID, that told of some of their NVLinks and not of one that they told of before."""
+        now = snapshot.numbers.get(NVLINK_STATE, {})
+        before: defaultdict[str, set[SeriesKey]] = defaultdict(set)
+        for field_id, key in self._best:
+            if field_id == NVLINK_STATE:
+                before[self._gpus[key]].add(key)
+        return {gpu for gpu in {snapshot.series[key].device.gpu_uuid for key in now} if before[gpu] - now.keys()}
+
     def _worse(self, field_id: int, snapshot: Snapshot) -> Iterator[Series]:
         for key, number in snapshot.numbers.get(field_id, {}).items():
+            self._gpus[key] = snapshot.series[key].device.gpu_uuid
             if number < self._best.setdefault((field_id, key), number):
                 yield snapshot.series[key]
             else:
@@ -136,7 +147,7 @@ def states_of(snapshot: Snapshot, links: Links) -> Iterator[tuple[Device, State]
         gap.device.gpu_uuid
         for gap in snapshot.missing
         if gap.field.id in STATUS_FIELDS and gap.gap is not Gap.UNSUPPORTED
-    }
+    } | links.untold(snapshot)
     for device in snapshot.devices().values():
         state = states.get(device.gpu_uuid)
         if state is not None and not (state is State.OK and device.gpu_uuid in untold):
