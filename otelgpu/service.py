@@ -133,7 +133,6 @@ class Pipeline:
         pages = Pages(
             self.reader,
             refresh=self.sampler.refresh,
-            hasten=self.sampler.hasten,
             is_fresh=self.is_fresh,
             executor=executor,
             owners=self.attribution.owners,

@@ -34,6 +34,14 @@ class Worker:
         """When the job under way was taken (monotonic); None while idle."""
         return self._busy_since
 
+    def why_late(self) -> str:
+        """Say why there is no answer."""
+        since = self._busy_since
+        if since is None:
+            return "the driver did not answer in time"
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (time.monotonic() - since)))
+        return f"the driver has not answered what was asked at {at}"
+
     def offer(self, job: Callable[[], T], deliver: Callable[[T], None]) -> bool:
         """Run *job* in the thread and hand what it returns to *deliver*, there too.
 

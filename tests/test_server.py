@@ -316,36 +316,27 @@ def test_the_scrapers_timeout_shortens_the_wait(tmp_path: Path) -> None:
 
     assert reply.status == 200
     assert took < 5
-    assert list(values(reply.text, POWER)) == ["1"]
-    assert values(reply.text, "otelgpu_gpu_up") == {"0": 0, "1": 1}
+    assert values(reply.text, POWER)["1"] > 0
+    assert values(reply.text, "otelgpu_missing", by="gap")["timeout"] >= 1
 
 
-def test_a_second_scraper_in_a_hurry_shortens_the_wait_of_the_first(tmp_path: Path) -> None:
-    """They share the sweep: it ends in time for the one with less patience."""
+def test_a_scraper_in_a_hurry_takes_nothing_away_from_the_others(tmp_path: Path) -> None:
+    """It gets what is there by then; who has more patience gets the page of the whole sweep."""
     with serving(models.h100(2), tmp_path, "--reuse", "0", "--deadline", "30") as served:
         served.page()
         hold(served, models.h100(2))
         [patient] = asked(served, 1)
-        hurried = served.get(X_Prometheus_Scrape_Timeout_Seconds="0.2", timeout=10)
+        hurried = [served.get(X_Prometheus_Scrape_Timeout_Seconds=text, timeout=10) for text in ("0.2", "0.001")]
+        models.h100(2).write(served.scenario)
         status, body = answer(patient)
         patient.close()
+        log = list(served.log)
 
-    assert (hurried.status, status) == (200, 200)
-    assert hurried.body == body
-
-
-def test_a_scraper_without_patience_takes_no_gpu_away(tmp_path: Path) -> None:
-    """Its timeout of a millisecond would else end the sweep for all who share it, and show all GPUs as down."""
-    slow = {"*": 0.005}
-    scenario = models.h100(2).with_gpu(0, delays=slow).with_gpu(1, delays=slow)
-    with serving(scenario, tmp_path, "--reuse", "0") as served:
-        served.page()
-        for _ in range(3):
-            hasty = served.get(X_Prometheus_Scrape_Timeout_Seconds="0.001").text
-            patient = served.page()
-
-            assert values(hasty, "otelgpu_gpu_up") == values(patient, "otelgpu_gpu_up") == {"0": 1, "1": 1}
-        assert not served.logged("is down")
+    assert [reply.status for reply in (*hurried,)] == [200, 200]
+    assert status == 200
+    assert set(values(body.decode(), POWER)) == {"0", "1"}
+    assert values(body.decode(), "otelgpu_gpu_up") == {"0": 1, "1": 1}
+    assert not [line for line in log if "is down" in line]
 
 
 def test_it_is_not_ready_before_a_gpu_could_be_read(tmp_path: Path) -> None:
@@ -499,7 +490,6 @@ def test_a_client_that_does_not_read_is_hung_up_on() -> None:
             pages = Pages(
                 _Large(),
                 refresh=lambda _: None,
-                hasten=lambda _: None,
                 is_fresh=lambda _: True,
                 executor=executor,
             )

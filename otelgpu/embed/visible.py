@@ -7,11 +7,11 @@ Rule 2: what is not visible is not asked: a GPU that no entry names is not chose
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from otelgpu.model import Device, Sample, SourceFacts
+from otelgpu.model import Device, Reading, Sample, SourceFacts
 from otelgpu.sources import Source
 
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -128,7 +128,18 @@ class VisibleSource:
 
     def read(self, slot: int) -> Sample:
         """Read a GPU, and leave away what is not visible of it."""
-        sample = self._source.read(slot)
+        return self._visible(self._source.read(slot))
+
+    def so_far(self, slot: int, reason: str) -> Sample | None:
+        """Give what is visible of a read under way; see the protocol."""
+        sample = self._source.so_far(slot, reason)
+        return None if sample is None else self._visible(sample)
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        """Give what the source heard of a GPU; see the protocol."""
+        return self._source.heard(device) if self.shows(device) else ()
+
+    def _visible(self, sample: Sample) -> Sample:
         if self.shows(sample.device):
             return sample
         shown = {

@@ -101,8 +101,8 @@ class Joiner:
     def _points(self, shape: Shape, metric: Metric, snapshot: Snapshot, owners: Owners) -> Iterator[NumberDataPoint]:
         number = scaled(shape)
         for point in metric.data.data_points:
-            if isinstance(point, NumberDataPoint) and point.attributes is not None:
-                series = snapshot.series[str(point.attributes[SERIES])]
+            series = snapshot.series.get(str((point.attributes or {}).get(SERIES)))
+            if isinstance(point, NumberDataPoint) and series is not None:  # else it is beyond CARDINALITY_LIMITS
                 texts = snapshot.labels.get(series.device.uuid, ())
                 yield NumberDataPoint(
                     attributes=self._join.attributes(shape, series, owners, texts),

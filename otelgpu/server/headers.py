@@ -10,9 +10,6 @@ from tornado.httputil import HTTPServerRequest
 from otelgpu.export.page import Format
 
 SCRAPE_MARGIN = 0.1  # of the scraper's own timeout, kept for sending the page
-# Seconds. Scrapers share a sweep, and the one with the least patience ends it: one that asks for next to no time must
-# not take the GPUs of a busy driver away from all the others.
-SMALLEST_DEADLINE = 0.5
 
 
 def accepted(request: HTTPServerRequest, *, openmetrics_first: bool) -> Format:
@@ -60,4 +57,4 @@ def scrape_deadline(request: HTTPServerRequest) -> float | None:
         return None
     if not math.isfinite(timeout) or timeout <= 0:
         return None
-    return max(timeout * (1 - SCRAPE_MARGIN), SMALLEST_DEADLINE)
+    return timeout * (1 - SCRAPE_MARGIN)

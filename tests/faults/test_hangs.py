@@ -49,6 +49,8 @@ EACH_SWEEP = {
     "nvmlDeviceGetClockInfo": WHOLE,
     "nvmlDeviceGetTemperature": WHOLE,
     "nvmlDeviceGetPowerUsage": WHOLE,
+    "nvmlDeviceGetCurrPcieLinkWidth": WHOLE,
+    "nvmlDeviceGetNvLinkState": WHOLE,
     "nvmlDeviceGetUtilizationRates": WHOLE,
     "nvmlDeviceGetEncoderUtilization": WHOLE,
     "nvmlDeviceGetDecoderUtilization": WHOLE,
@@ -126,7 +128,7 @@ def test_every_function_that_is_used_is_made_to_hang_here() -> None:
     for path in Path(ROOT, "otelgpu/sources/nvml").glob("*.py"):
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
-    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError"}  # constants
+    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
     tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES}
 
     assert used == tried - {"nvmlDeviceGetMemoryInfo_v2"}
@@ -352,3 +354,27 @@ def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
         check_back(running, WHOLE)
     assert threading.active_count() == threads
     until(lambda: running.pipeline.sampler.stop(5), "a clean end")
+
+
+def test_a_slow_question_costs_only_itself(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that takes longer than the deadline in every sweep: asked last, the slow question alone is missing."""
+    slow = "nvmlDeviceGetTemperature"
+    sampling = Sampling(reuse=0, deadline=DEADLINE)
+    scenario = OLD.with_gpu(1, delays={slow: DEADLINE * 2}, answers={"nvmlDeviceGetTemperatureV": None})
+    scenario = scenario.with_gpu(1, answers={(slow, 0): 31})
+    running = node(scenario, fields=FEW, sampling=sampling)
+    worker = running.pipeline.sampler._rounds._slots[1].worker  # noqa: SLF001
+    for _ in range(3):
+        until(lambda: worker.busy_since is None, "it answers after all")
+        page = running.page()
+
+    slow_gpu = WHOLE.gpus[1].uuid
+    assert check_truth(page) == {gpu.uuid for gpu in WHOLE.gpus}
+    assert up(page)[slow_gpu] == 1
+    assert slow_gpu not in values(page, FEW[0], by="UUID")
+    assert slow_gpu in values(page, FEW[1], by="UUID")
+    assert values(page, "otelgpu_missing", by="gap") == {"timeout": 1}
+    assert sum("`sampling.deadline` is shorter" in record.getMessage() for record in caplog.records) == 1
+    running.show(WHOLE)
+    until(lambda: worker.busy_since is None, "the last of the slow answers")
+    assert not values(running.page(), "otelgpu_missing", by="gap")

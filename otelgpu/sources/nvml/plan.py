@@ -4,6 +4,7 @@ Rule 1: made once per device from the fields that are wanted; what a device does
         then not again until the device (or the driver) is another one.
 Rule 2: all of a plan runs in the thread of its GPU; nothing here is shared.
 Rule 3: a question that fails costs the fields it would have answered. A GPU that is gone ends the sweep for it.
+Rule 4: a question that took long last time is put last, so that it costs only itself when the time is over.
 """
 
 import math
@@ -15,6 +16,7 @@ import pynvml
 
 from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Missing, Reading
+from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.questions import FIELD_VALUES, QUESTIONS, RATES, WINDOW, FieldValue, Question, Rate, Take
@@ -22,6 +24,9 @@ from otelgpu.sources.nvml.questions import FIELD_VALUES, QUESTIONS, RATES, WINDO
 Answer: TypeAlias = Reading | Missing
 Way: TypeAlias = FieldValue | Question | Rate
 Call: TypeAlias = tuple[Way, tuple[Take, ...]]
+
+MUTE = 3  # fields that have to fail, and none to be answered, before a GPU counts as down
+SLOW = 0.1  # seconds: NVML's own slowest question, PCIe throughput, takes 20 ms
 
 # How the union of a field value is read, by its type; a type that a newer driver adds is no number to us.
 VALUE_MEMBERS: Mapping[int, str] = {
@@ -51,7 +56,7 @@ class _Refusal:
 
 
 class Plan:
-    """Reads the wanted *fields* of one device, given its *handle*. `answers` is called once a sweep.
+    """Reads the wanted *fields* of one device, given its *handle*. `ask` is called once a sweep.
 
     *refused* are fields that this device is known not to have, with the reason.
     """
@@ -73,13 +78,21 @@ class Plan:
         # Answers that hold as long as the device is there.
         self._settled: list[Answer] = [Missing(field, device, Gap.UNSUPPORTED, reason) for field, reason in refused]
         self._counters: dict[int, _Counter] = {}
+        self._slow: set[str] = set()  # names of questions
+        self._failures: list[str] = []  # why, of the questions that failed in this sweep
+        self._is_answered = False  # any of them
         for id_ in [id_ for id_, ways in self._ways.items() if not ways]:
             self._settle(Missing(self._fields[id_], device, Gap.UNSUPPORTED, "NVML has no question for it"))
         self._calls = self._compiled(self._ways)
 
-    def answers(self) -> list[Answer]:
-        """Ask everything once. Raise DeviceDownError when the GPU itself is gone."""
-        answers = list(self._settled)
+    def ask(self, answers: list[Answer]) -> None:
+        """Ask everything once and add to *answers* as they come in. Another thread may look at them meanwhile.
+
+        Raise DeviceDownError when the GPU itself is gone, or is there and fails every question.
+        """
+        self._failures.clear()
+        self._is_answered = False
+        answers += self._settled
         calls = self._calls
         while calls:
             settled = len(self._settled)
@@ -88,7 +101,8 @@ class Plan:
                 break
             calls = self._compiled(turned)  # what was refused and has another way is asked again at once
             self._calls = self._compiled(self._ways)
-        return answers
+        if len(self._failures) >= MUTE and not self._is_answered:
+            raise DeviceDownError(Gap.FAILED, f"every question fails: {self._failures[0]}, and others")
 
     def _settle(self, answer: Answer) -> None:
         self._settled.append(answer)
@@ -109,9 +123,14 @@ class Plan:
         batch = [way for way, _ in calls if not isinstance(way, Question)]
         if batch:
             self._ask_values(batch, answers, turned)
-        for way, takes in calls:
-            if isinstance(way, Question):
-                self._ask_question(way, takes, answers, turned)
+        questions = [(way, takes) for way, takes in calls if isinstance(way, Question)]
+        for question, takes in sorted(questions, key=lambda call: call[0].name in self._slow):
+            began = self._clock()
+            self._ask_question(question, takes, answers, turned)
+            if self._clock() - began > SLOW:
+                self._slow.add(question.name)
+            else:
+                self._slow.discard(question.name)
         return turned
 
     def _ask_question(
@@ -124,6 +143,7 @@ class Plan:
             for take in takes:
                 self._refuse(take.field_id, gap_of(error.value), f"{question.name}: {error}", answers, turned)
             return
+        self._is_answered = True
         for take in takes:
             field, picked = self._fields[take.field_id], take.pick(raw)
             if isinstance(picked, Mapping):
@@ -155,6 +175,7 @@ class Plan:
                     break
                 numbers.append(number)
             else:
+                self._is_answered = True
                 answers.append(self._answer(way, numbers, now))
 
     def _answer(self, way: FieldValue | Rate, numbers: list[int | float], now: float) -> Answer:
@@ -178,6 +199,8 @@ class Plan:
 
     def _refuse(self, field_id: int, gap: Gap, reason: str, answers: list[Answer], turned: list[int]) -> None:
         missing = Missing(self._fields[field_id], self._device, gap, reason)
+        if gap is Gap.FAILED:
+            self._failures.append(reason)
         if gap is not Gap.UNSUPPORTED:
             answers.append(missing)
         elif len(self._ways[field_id]) > 1:
