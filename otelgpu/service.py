@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +27,8 @@ from otelgpu.export.join import DcgmJoin, SemconvJoin
 from otelgpu.export.outlet import Outlet, WayOut
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
-from otelgpu.export.status import STATUS_FIELDS, create_status_instrument
-from otelgpu.fields import CATALOGUE, Field
+from otelgpu.export.status import also_read, create_status_instrument
+from otelgpu.fields import Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import NOBODY, Snapshot
@@ -66,7 +65,7 @@ class Pipeline:
         self.config = config
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
-        read = self.wanted + [CATALOGUE[id_] for id_ in sorted(self._also_read())]
+        read = self.wanted + (also_read(self.wanted) if self._shows_status or config.description else [])
         source, readable = make_source(config, read)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
@@ -100,12 +99,6 @@ class Pipeline:
         if self._shows_status:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
-
-    def _also_read(self) -> AbstractSet[int]:
-        """Say which fields are read for hw.status, beyond those that are wanted for themselves."""
-        if not self._shows_status or not self.wanted:
-            return frozenset()
-        return STATUS_FIELDS - {field.id for field in self.wanted}
 
     def _description(self) -> WayOut | None:
         """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""

@@ -10,6 +10,7 @@ Rule 5: a glance at a sweep under way changes nothing of what is remembered, and
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from otelgpu.fields import Field
@@ -140,13 +141,19 @@ class Assembler:
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
-            states=settled,
+            states=tuple(self._with_instances(settled)),
             numbers={id_: values for id_, values in numbers.items() if values},
             series=series,
             labels=labels,
             missing=tuple(missing),
             seconds=times.seconds,
         )
+
+    def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
+        """Say of each GPU which instances it has, or had when it last answered."""
+        for state in states:
+            last = self._last.get(state.device.uuid)
+            yield state if last is None else replace(state, instances=last.instances)
 
     def _unasked(self, silent: Iterable[GpuState]) -> Iterable[Sample]:
         """Give what is known of GPUs that did not answer, as samples of their own."""

@@ -103,8 +103,9 @@ class Joiner:
         for point in metric.data.data_points:
             series = snapshot.series.get(str((point.attributes or {}).get(SERIES)))
             if isinstance(point, NumberDataPoint) and series is not None:  # else it is beyond CARDINALITY_LIMITS
+                texts = snapshot.labels.get(series.device.uuid, ())
                 yield NumberDataPoint(
-                    attributes=self._join.attributes(shape, series, owners),
+                    attributes=self._join.attributes(shape, series, owners, texts),
                     start_time_unix_nano=point.start_time_unix_nano,
                     time_unix_nano=point.time_unix_nano,
                     value=number(point.value),

@@ -49,6 +49,8 @@ EACH_SWEEP = {
     "nvmlDeviceGetClockInfo": WHOLE,
     "nvmlDeviceGetTemperature": WHOLE,
     "nvmlDeviceGetPowerUsage": WHOLE,
+    "nvmlDeviceGetCurrPcieLinkWidth": WHOLE,
+    "nvmlDeviceGetNvLinkState": WHOLE,
     "nvmlDeviceGetUtilizationRates": WHOLE,
     "nvmlDeviceGetEncoderUtilization": WHOLE,
     "nvmlDeviceGetDecoderUtilization": WHOLE,

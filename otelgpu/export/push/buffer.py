@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """One request, gzipped; `made_at` is monotonic."""
+    """One request, gzipped; `made_at` is monotonic. `arrived` is called once it was delivered."""
 
     payload: bytes
     points: int
     made_at: float
+    arrived: Callable[[], object] = lambda: None
 
 
 class Buffer:
@@ -42,10 +43,10 @@ class Buffer:
         """How many bytes are waiting."""
         return self._bytes
 
-    def put(self, payload: bytes, points: int) -> None:
+    def put(self, payload: bytes, points: int, arrived: Callable[[], object] = lambda: None) -> None:
         """Add a batch, and drop the oldest ones where it does not fit."""
         with self._changed:
-            self._batches.append(Batch(payload, points, self._clock()))
+            self._batches.append(Batch(payload, points, self._clock(), arrived))
             self._bytes += len(payload)
             while self._bytes > self._most_bytes:
                 self._drop("full")

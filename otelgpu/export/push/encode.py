@@ -130,8 +130,13 @@ class Encoder:
                 points = sum(_points(metric) for metric in scope.metrics)
                 scope.schema_url = SCHEMA_URL
                 requests += _requests(frame, scope, points, self._encoded(next(encoded), snapshot, owners))
-        self._streams.end_sweep()
+        if snapshot is not None:
+            self._streams.end_sweep()
         return requests
+
+    def arrived(self, unix: float) -> None:
+        """Take note, in any thread, that all requests of the sweep at this time were delivered; see Streams."""
+        self._streams.arrived = _nanoseconds(unix)
 
     def _family(self, item: Field) -> _Family | None:
         shape = self._join.shape(item)
@@ -148,7 +153,7 @@ class Encoder:
             if metric.name in self._families:
                 fields.append(metric)
             elif snapshot is not None and metric.name == HW_STATUS.name:
-                others.append(_at(metric, int(snapshot.unix * 1e9)))
+                others.append(_at(metric, _nanoseconds(snapshot.unix)))
             elif (own := metric if self._own is None else self._own.converted(metric)) is not None:
                 others.append(own)
         return fields, others
@@ -182,7 +187,7 @@ class Encoder:
                 )
 
     def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot, owners: Owners) -> None:
-        at = int(snapshot.unix * 1e9)
+        at = _nanoseconds(snapshot.unix)
         instant = wire.instant(at)
         identity = (snapshot.identity, owners.identity)
         if family.identity != identity:
@@ -223,7 +228,9 @@ class Encoder:
             group.points += 1
 
     def _series(self, family: _Family, key: SeriesKey, snapshot: Snapshot, owners: Owners) -> _Series:
-        attributes = wire.attributes(self._join.attributes(family.shape, snapshot.series[key], owners))
+        one = snapshot.series[key]
+        texts = snapshot.labels.get(one.device.uuid, ())
+        attributes = wire.attributes(self._join.attributes(family.shape, one, owners, texts))
         prefix = wire.sum_prefix if family.is_sum else wire.gauge_prefix
         name = (family.item.id, key, snapshot.series[key].device.uuid)
         return _Series(prefix(len(attributes)), attributes, name)
@@ -247,6 +254,10 @@ class Encoder:
         if family.item.name not in self._impossible:
             self._impossible.add(family.item.name)
             logger.warning("%s: OTLP has no number for %s; such points are not sent", family.item.name, number)
+
+
+def _nanoseconds(unix: float) -> int:
+    return int(unix * 1e9)
 
 
 def _at(metric: Metric, unix_nano: int) -> Metric:

@@ -111,6 +111,7 @@ class Pusher:
         """Act on an outcome; return how long to wait before the same batch is tried again, None for the next one."""
         match outcome:
             case Delivered():
+                batch.arrived()
                 self._buffer.done(batch)
                 self._count(batch, outcome)
             case Refused(reason):

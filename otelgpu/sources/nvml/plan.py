@@ -145,7 +145,11 @@ class Plan:
             return
         self._is_answered = True
         for take in takes:
-            reading = Reading(self._fields[take.field_id], self._device, take.pick(raw))
+            field, picked = self._fields[take.field_id], take.pick(raw)
+            if isinstance(picked, Mapping):
+                answers.extend(Reading(field, self._device, number, which) for which, number in picked.items())
+                continue
+            reading = Reading(field, self._device, picked)
             answers.append(reading)
             if question.fixed:
                 self._settle(reading)

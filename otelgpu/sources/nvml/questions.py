@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pynvml
 
 from otelgpu.fields.process import PROCESS_IDS, PROCESS_MEMORY, PROCESS_SM
+from otelgpu.model import Attributes
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.processes import own_memory, own_sm
 
@@ -26,10 +27,13 @@ ALL_LINKS = 0xFFFFFFFF  # the scope that makes an NVLink field the sum over the 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Take:
-    """Which field an answer gives, and how it is picked out of what the call returned."""
+    """Which field an answer gives, and how it is picked out of what the call returned.
+
+    A field that the device has several of (its links) is picked as numbers by their attributes.
+    """
 
     field_id: int
-    pick: Callable[[Any], Number] = lambda raw: raw
+    pick: Callable[[Any], Number | Mapping[Attributes, Number]] = lambda raw: raw
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,21 @@ class GpmMetric:
 
 def _memory_v2(handle: Handle) -> Any:  # noqa: ANN401 - a ctypes struct of pynvml
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+
+
+def _link_states(handle: Handle) -> Mapping[Attributes, Number]:
+    """1 or 0 for each NVLink that the GPU has. Raise NVMLError where it has none, or one of them cannot be told."""
+    states: dict[Attributes, Number] = {}
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            states[("nvlink", str(link)),] = pynvml.nvmlDeviceGetNvLinkState(handle, link)
+        except pynvml.NVMLError_NotSupported:
+            continue  # this one is not there
+        except pynvml.NVMLError_InvalidArgument:
+            break  # nor is any further one
+    if not states:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return states
 
 
 def _license_state(features: Any) -> int:  # noqa: ANN401 - a ctypes struct of pynvml
@@ -135,6 +154,8 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question("nvmlDeviceGetPowerUsage", pynvml.nvmlDeviceGetPowerUsage, (Take(155),)),
     Question("nvmlDeviceGetTotalEnergyConsumption", pynvml.nvmlDeviceGetTotalEnergyConsumption, (Take(156),)),
+    Question("nvmlDeviceGetCurrPcieLinkWidth", pynvml.nvmlDeviceGetCurrPcieLinkWidth, (Take(238),)),
+    Question("nvmlDeviceGetNvLinkState", _link_states, (Take(1508),)),
     Question("nvmlDeviceGetPcieReplayCounter", pynvml.nvmlDeviceGetPcieReplayCounter, (Take(202),)),
     Question(
         "nvmlDeviceGetUtilizationRates",
