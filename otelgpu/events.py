@@ -5,7 +5,7 @@ Rule 2: a state is told when it begins and when it ends, never in between; what 
 Rule 3: meaning and advice are in our own words; who uses the GPU is added on the way out, like every other label.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -28,14 +28,21 @@ Value: TypeAlias = str | int | float | tuple[str, ...]
 
 
 class Xid(NamedTuple):
-    """An XID as a driver told it: of a GPU, and of a MIG instance where it says which; *count* equal ones at once."""
+    """An XID as a driver told it: of a GPU, and of a MIG instance where it says which; *times* equal ones in a row."""
 
     uuid: str
     code: int
     unix: float  # when it was told, in seconds since the epoch: the driver gives no time
     instance_id: int | None = None
     compute_id: int | None = None
-    count: int = 1
+    times: int = 1
+
+
+Told: TypeAlias = Callable[[Xid], None]
+
+
+def unheard(_: Xid) -> None:
+    """For who wants to hear of no XID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +120,12 @@ class Detector:
             attributes["hw.gpu.nvidia.mig.id"] = str(xid.instance_id)
         if xid.compute_id is not None:
             attributes["hw.gpu.nvidia.mig.compute.id"] = str(xid.compute_id)
-        if xid.count > 1:
-            attributes["hw.gpu.nvidia.xid.count"] = xid.count
+        if xid.times > 1:
+            attributes["hw.gpu.nvidia.xid.count"] = xid.times
         known = meaning if xid.code in XIDS else f"{meaning}, which NVIDIA does not document"
-        times = f" ({xid.count} times)" if xid.count > 1 else ""
+        again = f" ({xid.times} times)" if xid.times > 1 else ""
         also = () if instance is not None else tuple(self._layouts.get(xid.uuid, {}).values())
-        body = f"XID {xid.code} on {named(instance or gpu)}{times}: {known}"
+        body = f"XID {xid.code} on {named(instance or gpu)}{again}: {known}"
         return Event(XID, advice.severity, body, instance or gpu, xid.unix, attributes, also)
 
     def sweep(self, snapshot: Snapshot) -> list[Event]:
@@ -147,8 +154,9 @@ class Detector:
                 self._down.pop(key, None)
                 if before is not None:
                     yield _recovered(state.device, before, snapshot.unix)
-        for key in [key for key in self._down if key.startswith("slot ") and key not in nameless]:
-            del self._down[key]
+        if snapshot.source_up:  # without a driver nobody knows what is in a slot
+            for key in [key for key in self._down if key.startswith("slot ") and key not in nameless]:
+                del self._down[key]
 
     def _lost(self, state: GpuState, unix: float) -> Event:
         loss = LOSSES.get(state.gap, OTHER_LOSS) if state.gap is not None else OTHER_LOSS

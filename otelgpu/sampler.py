@@ -21,6 +21,7 @@ from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
+LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 
@@ -42,10 +43,11 @@ class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
     *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and
-    *all_seen* is called once, when it was asked about every GPU. `start` begins with one sweep.
+    *all_seen* is called once, when it was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
+    it neither blocks nor raises. `start` begins with one sweep.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         source: Source,
         wanted: Iterable[Field],
@@ -54,12 +56,14 @@ class Sampler:
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
+        seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._pace = pace
         self._clock = clock
         self._wall = wall
+        self._seen = seen
         self._assembler = Assembler(wanted, repeat_parent=repeat_parent)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
@@ -72,6 +76,7 @@ class Sampler:
         self._was_good = False
         self._pause = 0.0
         self._retry_at = 0.0
+        self._look_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="otelgpu-sampler", daemon=True)
 
     # for readers
@@ -106,6 +111,13 @@ class Sampler:
             before = self._finished
             self._changed.wait_for(lambda: self._finished != before or self._limit.stopped, limit + GRACE)
             return self._snapshot
+
+    def look(self) -> None:
+        """Have a sweep made soon, a second after the last one at the earliest; returns at once."""
+        with self._changed:
+            if self._look_at is None:
+                self._look_at = max(self._clock(), (self._began_at or 0.0) + LOOK)
+                self._changed.notify_all()
 
     def hasten(self, deadline: float) -> None:
         """Make the sweep that is under way or asked for, if any, end within *deadline* seconds."""
@@ -194,6 +206,8 @@ class Sampler:
                 self._sweeping = False
                 self._finished += 1
                 self._changed.notify_all()
+            if snapshot is not None:
+                self._seen(snapshot)
 
     def _await_turn(self) -> bool:
         with self._changed:
@@ -207,11 +221,14 @@ class Sampler:
             if not self._wanted or self._limit.until <= self._clock():
                 self._limit.until = self._clock() + self._pace.deadline
             self._wanted = False
+            self._look_at = None
             self._sweeping = not self._limit.stopped
             return self._sweeping
 
     def _until_next(self) -> float | None:
         """Seconds until a sweep nobody asked for: another attempt at a driver that is not there, or the pace's."""
+        if self._look_at is not None:
+            return self._look_at - self._clock()
         if self._pause and self._pace.insists:
             return self._retry_at - self._clock()
         if self._pace.interval is not None and self._began_at is not None:

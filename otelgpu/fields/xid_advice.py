@@ -39,8 +39,8 @@ _APP = Advice(
 )
 _DRIVER = Advice(
     _ERROR,
-    "Restart the application. If it comes again, update the driver, then reset the GPU, and report it to NVIDIA with an "
-    "nvidia-bug-report.",
+    "Restart the application. If it comes again, update the driver, then reset the GPU, and report it to NVIDIA with "
+    "an nvidia-bug-report.",
 )
 _RESET = Advice(
     _ERROR,
@@ -58,8 +58,8 @@ _COPY = Advice(
 )
 _LINK = Advice(
     _ERROR,
-    "Applications that use NVLink have to be restarted. Reset the GPUs on both ends; if it comes again, check the fabric "
-    "manager, seating and cables, and run diagnostics.",
+    "Applications that use NVLink have to be restarted. Reset the GPUs on both ends; if it comes again, check the "
+    "fabric manager, seating and cables, and run diagnostics.",
 )
 _FIRMWARE = Advice(
     _ERROR,
@@ -88,7 +88,8 @@ XID_ADVICE: Mapping[int, Advice] = MappingProxyType(
         **_rows((8, 9, 37, 38, 44, 46, 57, 59, 61, 62, 80), _RESET),
         **_rows((13, 31, 43, 69, 137, 138, 141, 152, 153), _APP),
         18: Advice(
-            _FATAL, "Something switched off the GPU's access to memory on the bus: reboot, and check BIOS and PCIe switch."
+            _FATAL,
+            "Something switched off the GPU's access to memory on the bus: reboot, and check BIOS and PCIe switch.",
         ),
         **_rows((19, 56, 81, *range(111, 119)), _DISPLAY),
         **_rows((27, 28, 29, 34, 35, 36, 42, 47, 60, 65, 68, 73, 82, 83, 84, 86, 88, 89), _MEDIA),
@@ -97,8 +98,8 @@ XID_ADVICE: Mapping[int, Advice] = MappingProxyType(
         45: _FOLLOWS,
         48: Advice(
             _ERROR,
-            "Work on this GPU was lost. Take work off it and reset it; if 63 follows, the row is repaired by the reset, "
-            "if 64 follows or it comes again, have the GPU replaced.",
+            "Work on this GPU was lost. Take work off it and reset it; if 63 follows, the row is repaired by the "
+            "reset, if 64 follows or it comes again, have the GPU replaced.",
         ),
         54: Advice(_FATAL, "Connect the auxiliary power cables of the board, or replace them."),
         58: Advice(
@@ -112,22 +113,29 @@ XID_ADVICE: Mapping[int, Advice] = MappingProxyType(
             _FATAL, "A bad row or page could not be marked. Drain and reset; if it comes again, have the GPU replaced."
         ),
         74: _LINK,
-        78: Advice(_ERROR, "A vGPU could not be started: check licence, profile and the versions of host and guest driver."),
+        78: Advice(
+            _ERROR, "A vGPU could not be started: check licence, profile and the versions of host and guest driver."
+        ),
         79: Advice(
             _FATAL,
-            "The bus no longer reaches the GPU: drain and reboot the node (power it off and on). If it comes again, check "
-            "cooling, power supply, seating and PCIe, then have the GPU replaced.",
+            "The bus no longer reaches the GPU: drain and reboot the node (power it off and on). If it comes again, "
+            "check cooling, power supply, seating and PCIe, then have the GPU replaced.",
         ),
-        92: Advice(_WARN, "Nothing at once: errors were corrected. If the rate stays high, run diagnostics on the memory."),
-        93: Advice(_INFO, "Something writes to the InfoROM too often: look for tools that change GPU settings in a loop."),
+        92: Advice(
+            _WARN, "Nothing at once: errors were corrected. If the rate stays high, run diagnostics on the memory."
+        ),
+        93: Advice(
+            _INFO, "Something writes to the InfoROM too often: look for tools that change GPU settings in a loop."
+        ),
         94: Advice(
             _ERROR,
-            "A memory error hit one application and no other: restart that one. Reset the GPU when the others have ended.",
+            "A memory error hit one application and no other: restart that one. Reset the GPU when the others have "
+            "ended.",
         ),
         95: Advice(
             _FATAL,
-            "A memory error may have hit every application: stop them all and reset the GPU before it is used again. If "
-            "it comes again, have the GPU replaced.",
+            "A memory error may have hit every application: stop them all and reset the GPU before it is used again. "
+            "If it comes again, have the GPU replaced.",
         ),
         **_rows((106, 107), _NOTHING),
         109: Advice(
@@ -136,9 +144,13 @@ XID_ADVICE: Mapping[int, Advice] = MappingProxyType(
         ),
         **_rows((110, 151, 169, 170), _SECURITY),
         **_rows((119, 120), _FIRMWARE),
-        121: Advice(_WARN, "The chip-to-chip link corrected an error. Reset GPU or node at maintenance; watch for more."),
+        121: Advice(
+            _WARN, "The chip-to-chip link corrected an error. Reset GPU or node at maintenance; watch for more."
+        ),
         **_rows((122, 123, 124), _FIRMWARE),
-        125: Advice(_ERROR, "Data in the InfoROM cannot be read: update its firmware; have the board replaced if it stays."),
+        125: Advice(
+            _ERROR, "Data in the InfoROM cannot be read: update its firmware; have the board replaced if it stays."
+        ),
         136: _LINK,
         140: Advice(
             _ERROR,
@@ -148,8 +160,8 @@ XID_ADVICE: Mapping[int, Advice] = MappingProxyType(
         **_rows(range(144, 151), _LINK),
         154: Advice(
             _WARN,
-            "The driver has changed what it asks for: see the recovery action of the GPU (none, reset, reboot, drain) and "
-            "do that.",
+            "The driver has changed what it asks for: see the recovery action of the GPU (none, reset, reboot, drain) "
+            "and do that.",
         ),
         155: Advice(_WARN, "An NVLink was taken down or changed by software: check fabric manager and link states."),
         156: _MAINTENANCE,

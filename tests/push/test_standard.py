@@ -7,7 +7,7 @@ import pytest
 
 from otelgpu.config import Config, Flag, load
 from otelgpu.errors import ConfigError
-from otelgpu.export.push.setup import is_grpc, metrics_url
+from otelgpu.export.push.setup import is_grpc, url_of
 
 URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
 
@@ -74,7 +74,7 @@ def test_the_endpoint_has_a_default_when_otlp_is_asked_for(protocol: str) -> Non
 )
 def test_the_endpoint_is_a_base_or_the_metrics_own(environ: Mapping[str, str], url: str) -> None:
     """The general one gets the path of the signal; the one for metrics is taken as it is; ours goes over both."""
-    assert metrics_url(_load(environ)) == url
+    assert url_of(_load(environ)) == url
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,17 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue(140, pynvml.NVML_FI_DEV_MEMORY_TEMP),
     FieldValue(156, pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION),
     FieldValue(202, pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+    FieldValue(241, pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL),
     FieldValue(311, pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL),
     FieldValue(392, pynvml.NVML_FI_DEV_RETIRED_PENDING),
     FieldValue(393, pynvml.NVML_FI_DEV_REMAPPED_UNC),
     FieldValue(394, pynvml.NVML_FI_DEV_REMAPPED_COR),
     FieldValue(395, pynvml.NVML_FI_DEV_REMAPPED_FAILURE),
     FieldValue(396, pynvml.NVML_FI_DEV_REMAPPED_PENDING),
+    FieldValue(1420, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP),
+    FieldValue(1422, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN),
+    FieldValue(1423, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
+    FieldValue(1424, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
     FieldValue(1523, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
 )
 
@@ -122,6 +127,11 @@ QUESTIONS: tuple[Question, ...] = (
         "nvmlDeviceGetClockInfo(MEM)",
         lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
         (Take(101),),
+    ),
+    Question("nvmlDeviceGetCurrentClocksEventReasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons, (Take(112),)),
+    # Its name before driver 535.
+    Question(
+        "nvmlDeviceGetCurrentClocksThrottleReasons", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, (Take(112),)
     ),
     Question(
         "nvmlDeviceGetTemperature",
