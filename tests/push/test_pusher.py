@@ -167,7 +167,7 @@ def test_stopping_tries_once_more_and_gives_up(caplog: pytest.LogCaptureFixture)
     assert ended
     assert sender.handed == [b"a", b"a"]
     assert sender.closed == 1
-    assert "2 batches could not be delivered to there before the end" in caplog.text
+    assert "2 batches of metrics could not be delivered to there before the end" in caplog.text
 
 
 @pytest.mark.parametrize("started", [True, False])
