@@ -2,8 +2,8 @@
 
 Rule 1: a GPU is held for a reason from when the reason takes at least the limit's share of the time between two sweeps
         until it takes less than half of that: one that comes and goes around the limit is told once.
-Rule 2: a counter that is not there, or went back, says nothing. Drivers before 550 and GeForce lack some: there the
-        reason's bit counts, when two sweeps in a row saw it.
+Rule 2: a counter that is not there, or went back, says nothing. Drivers before 575 and some GPUs lack some: there
+        the reason's bit counts, when two sweeps in a row saw it.
 Rule 3: reasons that are no fault (idle, clocks that an application asked for, sync boost) have no row.
 """
 
