@@ -208,7 +208,7 @@ def _recovered(device: Device, before: GpuState, unix: float) -> Event:
     body = f"{named(device)} answers again"
     if before.since_unix:
         seconds = max(unix - before.since_unix, 0.0)
-        attributes["hw.gpu.nvidia.lost.duration"] = round(seconds, 3)
+        attributes["hw.gpu.nvidia.lost.duration"] = _seconds(seconds)
         body += f" after {seconds:.1f} s"
     return Event(RECOVERED, Severity.INFO, body, device, unix, attributes)
 
@@ -233,11 +233,15 @@ def _mig_changed(gpu: Device, before: Layout, after: Layout, unix: float) -> Eve
     return Event(MIG_CHANGED, Severity.INFO, body, gpu, unix, attributes, also)
 
 
+def _seconds(seconds: float) -> float:
+    return round(float(seconds), 3)
+
+
 def _held(held: Held, unix: float) -> Event:
     attributes: dict[str, Value] = {
         "hw.gpu.nvidia.throttle.reason": held.reason.name,
-        "hw.gpu.nvidia.throttle.share": round(held.share, 4),
-        "hw.gpu.nvidia.throttle.window": round(held.window, 3),
+        "hw.gpu.nvidia.throttle.share": round(float(held.share), 4),
+        "hw.gpu.nvidia.throttle.window": _seconds(held.window),
     }
     name = named(held.device)
     if not held.is_over:
@@ -248,8 +252,8 @@ def _held(held: Held, unix: float) -> Event:
             else "Check cooling, air flow and power supply of the node; jobs on this GPU run slower meanwhile."
         )
         return Event(THROTTLE_STARTED, Severity.WARN, body, held.device, unix, attributes)
-    attributes["hw.gpu.nvidia.throttle.duration"] = round(held.seconds, 3)
+    attributes["hw.gpu.nvidia.throttle.duration"] = _seconds(held.seconds)
     if held.held is not None:
-        attributes["hw.gpu.nvidia.throttle.time"] = round(held.held, 3)
+        attributes["hw.gpu.nvidia.throttle.time"] = _seconds(held.held)
     body = f"Clocks of {name} are no longer held down {held.reason.words}, after {held.seconds:.1f} s"
     return Event(THROTTLE_ENDED, Severity.INFO, body, held.device, unix, attributes)

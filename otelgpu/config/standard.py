@@ -100,13 +100,14 @@ def for_logs(environ: Mapping[str, str], standard: Standard, problems: list[Prob
     """Give back what the variables say about how log events are sent."""
     if standard.description:
         return
-    is_asked_for = "otlp" in standard.log_exporters
-    is_own = bool(environ.get(LOGS_ENDPOINT, "").strip())
-    if not standard.disabled and (is_asked_for or (not standard.log_exporters and (_is_pushed(standard) or is_own))):
-        # Where nothing but OTEL_METRICS_EXPORTER asks for OTLP its events go to the same collector.
-        asked_by = LOG_EXPORTER_VARIABLE if is_asked_for else ""
-        if "otlp" in standard.exporters and not asked_by and not environ.get(METRICS_ENDPOINT, "").strip():
+    asked_by = LOG_EXPORTER_VARIABLE if "otlp" in standard.log_exporters else ""
+    is_sent = bool(asked_by)
+    if standard.log_exporters in ((), ("none",)):  # none is `otlp.events`, which other layers may switch on again
+        is_sent = _is_pushed(standard) or bool(environ.get(LOGS_ENDPOINT, "").strip())
+        # Metrics to the usual place of a collector take the events along, those to a place of their own do not.
+        if "otlp" in standard.exporters and not environ.get(METRICS_ENDPOINT, "").strip():
             asked_by = EXPORTER_VARIABLE
+    if is_sent and not standard.disabled:
         yield from _endpoint(environ, asked_by, "LOGS", problems)
     yield from _rows(environ, (*_rows_of("LOGS"), _otlp("otlp.timeout", "TIMEOUT", "LOGS", _timeout)), problems)
     yield from _headers(environ, "LOGS", problems)
