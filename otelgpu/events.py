@@ -73,7 +73,7 @@ class _Loss(NamedTuple):
 LOSSES: Mapping[Gap, _Loss] = {
     Gap.LOST: _Loss(
         Severity.FATAL,
-        "is lost",
+        "has gone",
         "Drain the node, then reset the GPU or power the node off and on; look for an XID that came before.",
     ),
     Gap.TIMEOUT: _Loss(

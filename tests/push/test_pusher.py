@@ -109,7 +109,7 @@ def test_a_refused_batch_is_dropped_and_the_next_one_sent_at_once(caplog: pytest
     assert run.buffer.dropped_points == 20
     assert run.pauses == []
     assert [record.getMessage() for record in caplog.records] == [
-        "there refuses batches, which are dropped: 400 Bad Request"
+        "there refuses batches of metrics, which are dropped: 400 Bad Request"
     ]
 
 

@@ -110,15 +110,8 @@ class Events:
         while (told := self.mailbox.take()) is not None:
             try:
                 self._pass_on(told)
-            except Exception:
-                self.failed += 1
-                if not self._is_failing:
-                    logger.exception("an event could not be told; the next one starts afresh")
-                self._is_failing = True
-            else:
-                if self._is_failing:
-                    logger.info("events can be told again")
-                self._is_failing = False
+            except Exception as error:  # noqa: BLE001 - the top of the thread, which logs it
+                self._fail(1, error)
 
     def _pass_on(self, told: Told) -> None:
         if self._snapshot is None and told.sweeps:
@@ -135,9 +128,23 @@ class Events:
         owners = self._owners_now()
         for start in range(0, len(events), MOST_EVENTS):
             some = events[start : start + MOST_EVENTS]
-            request = gzip.compress(self._records.request(some, owners, self._wall()), GZIP_LEVEL, mtime=0)
+            try:
+                request = gzip.compress(self._records.request(some, owners, self._wall()), GZIP_LEVEL, mtime=0)
+            except Exception as error:  # noqa: BLE001 - costs these events, and is logged
+                self._fail(len(some), error)
+                continue
             for buffer in self.buffers:
                 buffer.put(request, len(some))
+            if self._is_failing:
+                logger.info("events can be told again")
+            self._is_failing = False
+
+    def _fail(self, count: int, error: Exception) -> None:
+        """Count what could not be told, and log why when that begins."""
+        self.failed += count
+        if not self._is_failing:
+            logger.error("an event could not be told; the next one starts afresh", exc_info=error)
+        self._is_failing = True
 
     def _owners_now(self) -> Owners:
         snapshot = self._snapshot

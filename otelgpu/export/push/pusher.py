@@ -122,7 +122,7 @@ class Pusher:
                 self._attempts = 0
                 self.sent.failed += 1
                 self.sent.refused_points += batch.points
-                self._tell("refused", "%s refuses batches, which are dropped: %s", reason)
+                self._tell("refused", f"%s refuses batches of {self._what}, which are dropped: %s", reason)
             case Failed(reason, after):
                 self.sent.failed += 1
                 if not self._faults.away:

@@ -19,6 +19,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otelgpu import __version__
 from otelgpu.events import NAMELESS, Event, Value
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, holders
+from otelgpu.export.push.wire import INT_RANGE
 from otelgpu.fields import Number, Shape
 from otelgpu.model import Owner, OwnerKind, Owners, Series
 
@@ -79,10 +80,12 @@ def _value(value: Value) -> AnyValue:
     match value:
         case str():
             return AnyValue(string_value=_text(value))
-        case int():
+        case int() if value in INT_RANGE:
             return AnyValue(int_value=value)
         case float():
             return AnyValue(double_value=value)
+        case int():  # a code that no driver should give must not cost the batch
+            return AnyValue(string_value=str(value))
         case _:
             return AnyValue(array_value=ArrayValue(values=[_value(each) for each in value]))
 
