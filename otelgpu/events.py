@@ -98,7 +98,7 @@ class Detector:
 
     def __init__(self, limits: Limits, *, codes: bool = False) -> None:
         self._reads_codes = codes
-        self._codes: dict[str, float] = {}
+        self._codes: dict[str, float] = {}  # by the UUID of the GPU
         self._down: dict[str, GpuState] = {}
         self._layouts: dict[str, Layout] = {}
         self._devices: dict[str, Device] = {}
@@ -190,10 +190,11 @@ class Detector:
 
     def _new_codes(self, snapshot: Snapshot) -> Iterator[Event]:
         for key, code in snapshot.numbers.get(XID_ERRORS, {}).items():
-            before = self._codes.get(key)
-            self._codes[key] = code
+            uuid = snapshot.series[key].device.gpu_uuid
+            before = self._codes.get(uuid)
+            self._codes[uuid] = code
             if code and before is not None and code != before:
-                yield self.xid(Xid(snapshot.series[key].device.gpu_uuid, int(code), snapshot.unix))
+                yield self.xid(Xid(uuid, int(code), snapshot.unix))
 
 
 def named(device: Device) -> str:

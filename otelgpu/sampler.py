@@ -3,8 +3,8 @@
 Rule 1: readers call `refresh` and get an immutable Snapshot; they never meet the driver.
 Rule 2: one sweep at a time; whoever wants a snapshot while one is under way waits for that one (single flight).
 Rule 3: a snapshot holds what its own sweep read and nothing older.
-Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval, and
-        while the source is not there.
+Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
+        while the source is not there, and after an XID (`look`).
 """
 
 import logging

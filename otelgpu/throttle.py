@@ -7,7 +7,7 @@ Rule 2: a counter that is not there, or went back, says nothing. Drivers before 
 Rule 3: reasons that are no fault (idle, clocks that an application asked for, sync boost) have no row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -141,14 +141,24 @@ class Throttles:
 
 
 def _count(snapshot: Snapshot, uuid: str, reason: Reason) -> _Count | None:
-    numbers: Mapping[int, Mapping[str, int | float]] = snapshot.numbers
-    if any(uuid in numbers.get(finer, {}) for finer in reason.finer):
+    if any(_number(snapshot, finer, uuid) is not None for finer in reason.finer):
         return None
-    counted = numbers.get(reason.counter, {}).get(uuid)
+    counted = _number(snapshot, reason.counter, uuid)
     if counted is not None:
         return _Count(counted, snapshot.at, snapshot.unix, is_bit=False)
-    bits = numbers.get(BITS, {}).get(uuid) if reason.bits else None
+    bits = _number(snapshot, BITS, uuid) if reason.bits else None
     if bits is None:
         return None
     is_set = bool(int(bits) & reason.bits) and not int(bits) & reason.beside
     return _Count(int(is_set), snapshot.at, snapshot.unix, is_bit=True)
+
+
+def _number(snapshot: Snapshot, field_id: int, uuid: str) -> int | float | None:
+    """Give the number of a GPU, which with `mig.parent_values: repeat` stands on each of its instances instead."""
+    numbers = snapshot.numbers.get(field_id)
+    if numbers is None:
+        return None
+    own = numbers.get(uuid)
+    if own is not None:
+        return own
+    return next((number for key, number in numbers.items() if snapshot.series[key].device.gpu_uuid == uuid), None)

@@ -427,6 +427,20 @@ def test_throttling_begins_and_ends_once(
     assert _held(limits, *sweeps) == told
 
 
+def test_values_that_stand_on_the_instances_are_followed_too() -> None:
+    """With `mig.parent_values: repeat` a GPU's numbers are on its instances; it is still one GPU, told once."""
+    slices = [Device(f"MIG-{i}", GPUS[0].uuid, 0, "", "", profile="1g", instance_id=i) for i in (1, 2)]
+    detector, told = Detector(Limits(), codes=True), list[Event]()
+    for at, heat, code in ((100.0, 0, 0), (110.0, 5 * S, 31)):
+        numbers = {CATALOGUE[1423]: dict.fromkeys(slices, heat), CATALOGUE[230]: dict.fromkeys(slices, code)}
+        told += detector.sweep(_with_states(snapshot(numbers, at=at), GpuState(GPUS[0], up=True)))
+
+    assert [(event.name, event.device) for event in told] == [
+        (events.XID, GPUS[0]),
+        (events.THROTTLE_STARTED, GPUS[0]),
+    ]
+
+
 def test_sweeps_that_follow_at_once_are_one_window() -> None:
     """The counters move in steps of a tenth of a second: between two scrapes of a millisecond all or nothing moves."""
     detector, told = Detector(Limits()), list[Event]()
@@ -537,6 +551,24 @@ def test_what_is_queued_is_sent_before_the_end(sink: Collector, tmp_path: Path) 
 
         assert served.stop() == 0
     assert codes(sink.records()) == [31, 31]
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_collector_that_is_silent_does_not_hold_up_the_end(protocol: str, sink: Collector, tmp_path: Path) -> None:
+    """Neither with metrics nor with events that wait: a pod has its seconds to end, and not more."""
+    sink.silent.set()
+    flags = ("--otlp", sink.url, "--otlp-protocol", protocol, "--otlp-interval", "0.1", "--reuse", "0")
+    with serving(PAIR, tmp_path, *flags) as served:
+        PAIR.with_xid(0, 31).write(served.scenario)
+        until(lambda: values(served.page(), "otelgpu_otlp_events_buffered")[""] > 0, "an event that waits")
+        began = time.perf_counter()
+        code = served.stop()
+        took = time.perf_counter() - began
+
+        assert code == 0
+        assert took < 5
+        assert not served.logged("Traceback")
 
 
 def test_what_a_collector_does_not_take_is_counted(telling: Telling, sink: Collector) -> None:
