@@ -226,14 +226,13 @@ class Sampler:
             return self._sweeping
 
     def _until_next(self) -> float | None:
-        """Seconds until a sweep nobody asked for: another attempt at a driver that is not there, or the pace's."""
-        if self._look_at is not None:
-            return self._look_at - self._clock()
+        """Seconds until a sweep nobody waits for: another attempt at a driver that is not there, the pace's, or a look."""
+        due = [] if self._look_at is None else [self._look_at]
         if self._pause and self._pace.insists:
-            return self._retry_at - self._clock()
-        if self._pace.interval is not None and self._began_at is not None:
-            return self._began_at + self._pace.interval - self._clock()
-        return None
+            due.append(self._retry_at)
+        elif self._pace.interval is not None and self._began_at is not None:
+            due.append(self._began_at + self._pace.interval)
+        return min(due) - self._clock() if due else None
 
     def _back_off(self, *, is_known: bool) -> None:
         """Wait longer and longer before the next attempt while the source is not there."""
