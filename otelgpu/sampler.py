@@ -226,7 +226,7 @@ class Sampler:
             return self._sweeping
 
     def _until_next(self) -> float | None:
-        """Seconds until a sweep nobody waits for: another attempt at a driver that is not there, the pace's, or a look."""
+        """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
         due = [] if self._look_at is None else [self._look_at]
         if self._pause and self._pace.insists:
             due.append(self._retry_at)

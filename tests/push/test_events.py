@@ -31,6 +31,7 @@ from otelgpu.fields.xid_advice import XID_ADVICE, xid_advice
 from otelgpu.model import Device, Gap, GpuState, Owner, OwnerKind, Owners, Snapshot
 from otelgpu.snapshots import Assembler
 from otelgpu.sources.simulated import SimulatedSource
+from otelgpu.sources.simulated.answers import BOARD, BoardRow
 from otelgpu.throttle import Limits
 from tests.conftest import Golden
 from tests.fakekubelet import Kubelet, pod
@@ -84,6 +85,12 @@ def names(sink: Collector) -> list[str]:
 
 def codes(records: list[LogRecord]) -> list[object]:
     return [said(record)["hw.gpu.nvidia.xid.code"] for record in records]
+
+
+def dict_of(table: Mapping[int, BoardRow]) -> dict[int, BoardRow]:
+    """A table that a test changes a row of."""
+    assert isinstance(table, dict)
+    return table
 
 
 # ---- XIDs
@@ -728,12 +735,20 @@ def test_a_simulated_node_has_events_too() -> None:
     assert [(one.device.index, one.attributes["hw.gpu.nvidia.xid.code"]) for one in told] == shown
 
 
-def test_a_simulated_node_sends_what_it_reads(telling: Telling) -> None:
+def test_a_simulated_node_sends_what_it_reads(
+    telling: Telling, sink: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same pipeline over another source: the codes come from its sweeps, since nobody tells them."""
+    shown = [0]
+    monkeypatch.setitem(dict_of(BOARD), 230, BoardRow(lambda now: shown[0] * now.gpu.device.index))
     running = telling(PAIR, source=SourceChoice("simulated", "2xh100"))
+    for code in (0, 31, 31, 0, 13):
+        shown[0] = code
+        running.sweep()
+    records = sink.expect_records(2)
 
-    assert running.pipeline.events.fields >= {230}
-    assert {230} <= running.sweep().numbers.keys()
+    assert codes(records) == [31, 13]
+    assert {said(record)["hw.name"] for record in records} == {"GPU 1"}
 
 
 def test_events_go_to_the_console_where_that_is_asked_for(
