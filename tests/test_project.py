@@ -29,6 +29,8 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
+    ("throttle",),
+    ("events",),
     ("config",),
     ("sources",),
     ("limit", "worker", "roster", "snapshots", "rounds"),

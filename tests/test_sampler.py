@@ -396,6 +396,30 @@ def test_a_pace_needs_no_readers(bench: Callable[..., Bench]) -> None:
         running.swept(sweeps + 1)
 
 
+def test_who_wants_the_gpus_looked_at_soon_gets_one_sweep(bench: Callable[..., Bench]) -> None:
+    """An XID has them looked at; a thousand of them do so once a second."""
+    running = bench()
+    for _ in range(3):
+        running.sampler.look()
+    running.clock.turn(0.9)
+    assert running.sampler.sweeps == 1
+    running.clock.turn(0.1)
+    running.swept(2)
+    running.clock.turn(50)
+    running.look()
+
+    assert running.sampler.sweeps == 3  # the reader's; none of its own accord
+
+
+def test_who_wants_the_gpus_looked_at_does_not_slow_a_pace(bench: Callable[..., Bench]) -> None:
+    """A node that sweeps ten times a second goes on doing so after an XID."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, interval=0.1))
+    running.sampler.look()
+    running.clock.turn(0.1)
+
+    running.swept(2)
+
+
 def test_a_pace_does_not_try_a_dead_driver_faster_than_it_should(bench: Callable[..., Bench]) -> None:
     """The pauses hold for a fast pace too."""
     running = bench(pace=Pace(reuse=0, deadline=2.0, interval=0.1))

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
 from otelgpu.config.keys import Shape
 from otelgpu.config.sdk import from_sdk
-from otelgpu.config.settings import Config
-from otelgpu.config.standard import chosen_exporters, from_standard
+from otelgpu.config.settings import Config, Otlp
+from otelgpu.config.standard import chosen_exporters, for_logs, from_standard
 from otelgpu.config.values import Address, SourceChoice
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
@@ -23,6 +23,9 @@ from otelgpu.errors import ConfigError
 MOST_HINTS = 20  # each takes some milliseconds to find
 
 SpecParser = Callable[[str], object]
+OTLP = "otlp."
+# Settings that have no meaning for log events, or (`events`) the same for both.
+METRICS_ONLY = ("interval", "temporality", "histograms", "events")
 
 
 def load(
@@ -40,24 +43,17 @@ def load(
     """
     problems: list[Problem] = []
     standard = chosen_exporters(environ, problems)
-    layers = (
-        _grouped(from_standard(environ, standard, problems)),
+    above = (
         _grouped(_from_file(environ, config_path, problems)),
         _grouped(from_environ(environ, problems)),
         _grouped(from_flags(flags)),
     )
-    values: dict[str, object] = {}
-    chosen: dict[str, list[Given]] = {}
-    for layer in layers:
-        for key, group in layer.items():
-            found = len(problems)
-            value = _value(group, problems, parse_spec)
-            if len(problems) == found:
-                values[key] = value
-                chosen[key] = group
+    layers = (_grouped(from_standard(environ, standard, problems)), *above)
+    values, chosen = _settled(layers, problems, parse_spec)
     config = replace(
-        _built(values, chosen),
+        _with_logs(_built(values, chosen), _grouped(for_logs(environ, standard, problems)), above, problems),
         exporters=standard.exporters,
+        log_exporters=standard.log_exporters,
         disabled=standard.disabled,
         description=standard.description,
     )
@@ -101,6 +97,42 @@ def _grouped(given: Iterable[Given]) -> dict[str, list[Given]]:
     for one in given:
         groups.setdefault(one.setting.key, []).append(one)
     return groups
+
+
+def _settled(
+    layers: Iterable[Mapping[str, list[Given]]], problems: list[Problem], parse_spec: SpecParser | None
+) -> tuple[dict[str, object], dict[str, list[Given]]]:
+    """Find the value of each setting, and what it was made of: the last of the layers whose text is good."""
+    values: dict[str, object] = {}
+    chosen: dict[str, list[Given]] = {}
+    for layer in layers:
+        for key, group in layer.items():
+            found = len(problems)
+            value = _value(group, problems, parse_spec)
+            if len(problems) == found:
+                values[key] = value
+                chosen[key] = group
+    return values, chosen
+
+
+def _with_logs(
+    config: Config,
+    standard: Mapping[str, list[Given]],
+    above: Iterable[Mapping[str, list[Given]]],
+    problems: list[Problem],
+) -> Config:
+    """Add how log events are sent where that differs: *standard* stands in for what OTEL_* says of the metrics."""
+    otlp = [{key: group for key, group in layer.items() if key.startswith(OTLP)} for layer in (standard, *above)]
+    values, chosen = _settled(otlp, problems, None)
+    for_metrics = {key: config.origin(key) for key in config.origins if key.startswith(OTLP)}
+    named = {key.removeprefix(OTLP): value for key, value in values.items()}
+    same = {name: getattr(config.otlp, name) for name in METRICS_ONLY}
+    logs = replace(Otlp(), **(named | same))
+    origins = {key: group[-1].origin for key, group in chosen.items()}
+    if logs == config.otlp and all(origins.get(key) == origin for key, origin in for_metrics.items() if key in origins):
+        return config
+    renamed = {f"logs.{key.removeprefix(OTLP)}": origin for key, origin in origins.items()}
+    return replace(config, logs=logs, origins=MappingProxyType({**config.origins, **renamed}))
 
 
 def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser | None) -> object:
