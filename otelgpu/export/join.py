@@ -30,6 +30,9 @@ VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 # copy of the device's value, so a copy would say something else under the same name.
 PER_PROCESS = frozenset((203, 252))
 
+# What a series is told apart by, in the words of OpenTelemetry; the words of a Series are dcgm-exporter's.
+SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": "hw.gpu.nvidia.link"}
+
 NO_COPIES: Sequence[Attributes] = ((),)
 
 
@@ -181,7 +184,8 @@ class SemconvJoin:
         present = {name: text for name, text in pairs if text}
         for owner in alone:
             present |= dict(_present(owner, OWNER_ATTRIBUTES) + owner.labels)
-        return present | dict(shape.attributes) | dict(series.attributes) | dict(self.labels)
+        own = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
+        return present | dict(shape.attributes) | own | dict(self.labels)
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""

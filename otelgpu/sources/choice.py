@@ -47,7 +47,7 @@ def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozen
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
-    return NvmlSource(wanted), NvmlSource.readable
+    return NvmlSource(wanted, slow_interval=config.sampling.slow_interval), NvmlSource.readable
 
 
 class Choice:

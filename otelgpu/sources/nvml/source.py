@@ -35,7 +35,7 @@ from otelgpu.sources.nvml.events import XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
-from otelgpu.sources.nvml.plan import Answer, Plan
+from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -92,9 +92,12 @@ class NvmlSource:
 
     readable = READABLE | PROCESS_IDS
 
-    def __init__(self, fields: Iterable[Field], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, fields: Iterable[Field], *, slow_interval: float = SLOW, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
         self._clock = clock
+        self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
         self._events = XidEvents(clock) if any(field.id == XID_ERRORS for field in self._fields) else None
         self._connection = Connection(release=self._release, clock=clock)
@@ -281,11 +284,10 @@ class NvmlSource:
     ) -> _Readers:
         profiled = [field for field in fields if field.id in GPM_FIELDS]
         asked = [field for field in fields if field.id not in GPM_FIELDS and field.id != XID_ERRORS]
-        if no_gpm is not None:
-            refused = [(field, no_gpm) for field in profiled]
-            return _Readers(Plan(asked, device, handle, refused=refused, clock=self._clock), None)
-        gpm = GpmWindow(profiled, device, take, self._clock) if profiled else None
-        return _Readers(Plan(asked, device, handle, clock=self._clock), gpm)
+        refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
+        plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
+        gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
+        return _Readers(plan, gpm)
 
     def _xid(self, known: _Slot) -> list[Answer]:
         if self._events is None:
