@@ -100,8 +100,11 @@ def test_the_traffic_of_one_link_is_told_of_that_link(node: Start) -> None:
 @pytest.mark.skipif(not REFERENCE.exists(), reason="reference/dcgm-fields.json is not beside this checkout")
 def test_field_values_are_those_that_dcgm_asks_for() -> None:
     """DCGM's own table says which field value is behind a field; ours was written by hand."""
-    known = {int(id_): row["nvml_field_id"] for id_, row in json.loads(REFERENCE.read_text())["fields"].items()
-             if row.get("nvml_field_id")}
+    known = {
+        int(id_): row["nvml_field_id"]
+        for id_, row in json.loads(REFERENCE.read_text())["fields"].items()
+        if row.get("nvml_field_id")
+    }
     ours: dict[int, set[int]] = {}
     for row in FIELD_VALUES:
         ours.setdefault(row.field_id, set()).add(row.nvml_id)

@@ -188,4 +188,12 @@ QUESTIONS: tuple[Question, ...] = (
         ),
         slow=True,
     ),
+    # Boards without a platform controller know their place on the baseboard all the same. pynvml shares its default
+    # argument between threads, so it gets one of its own.
+    Question(
+        "nvmlDeviceGetModuleId",
+        lambda handle: pynvml.nvmlDeviceGetModuleId(handle, ctypes.c_uint()),
+        (Take(577),),
+        slow=True,
+    ),
 )
