@@ -5,9 +5,7 @@ Rule 1: the GPU of these tests answers every question with another number, so th
 """
 
 import json
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,9 @@ from otelgpu.config import Sampling
 from otelgpu.fields import CATALOGUE
 from otelgpu.sources.nvml.questions import FIELD_VALUES, READABLE, XID_ERRORS
 from tests.conftest import RECORDINGS, Golden
-from tests.fakenvml import ALL_LINKS, Fake
+from tests.fakenvml import ALL_LINKS
 from tests.fakenvml.everything import everything
-from tests.harness import Node, lines_of, series, values
+from tests.harness import Node, lines_of, series
 from tests.test_page import OWN
 
 Start = Callable[..., Node]

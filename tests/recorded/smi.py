@@ -43,6 +43,7 @@ WORDS: Mapping[str, int] = {
     "Completed": 3,
     "Success": 0,
     "Healthy": 1,
+    "Direct Connected": 0,
     "Switch Connected": 1,
 }
 MIG_MODES: Mapping[str, tuple[int, int]] = {"Disabled": (0, 0), "Enabled": (1, 1)}  # now, after the next reset
@@ -119,7 +120,6 @@ ANSWERS = (
     ),
     # The places of the health mask are words; nothing here reads them, so the mask is made up.
     Outputs("nvmlDeviceGetGpuFabricInfoV", ("fabric/state", "fabric/status", "fabric/cliqueId"), (0,)),
-    Outputs("nvmlDeviceGetModuleId", (f"{_PLATFORM}module_id",)),
 )
 # Volta and older: by place, single-bit and double-bit errors.
 OLDER = tuple(
@@ -269,9 +269,11 @@ def _joined(element: ET.Element, answers: Mapping[Key, Answer]) -> dict[Key, Ans
     summary = whole(_number(element, "fabric/health/summary"))
     if isinstance(fabric, tuple) and summary is not None:
         joined["nvmlDeviceGetGpuFabricInfoV"] = (*fabric, summary, cluster)
+    modules = (whole(_number(element, where)) for where in ("gpu_module_id", f"{_PLATFORM}module_id"))
+    joined["nvmlDeviceGetModuleId"] = next((number for number in modules if number is not None), None)
     place = [whole(_number(element, f"{_PLATFORM}{word}")) for word in _PLACE]
     if place[2] is not None:
-        guid = element.findtext(f"{_PLATFORM}gpu_fabric_guid", "").removeprefix("0x")
+        guid = element.findtext(f"{_PLATFORM}gpu_fabric_guid", "").removeprefix("0x").zfill(16)
         serial = _text(element, f"{_PLATFORM}chassis_serial_number") or ""
         joined["nvmlDeviceGetPlatformInfo"] = (*(255 if part is None else part for part in place), guid, serial)
     return joined

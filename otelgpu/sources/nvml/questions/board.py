@@ -78,7 +78,9 @@ def _fabric(handle: Handle, struct: Any) -> Any:  # noqa: ANN401 - a ctypes stru
     return info
 
 
-def _fabric_state(info: Any) -> int:  # noqa: ANN401 - a ctypes struct of pynvml
+def _fabric_state(info: Any) -> int | None:  # noqa: ANN401 - a ctypes struct of pynvml
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return None
     failed = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status != pynvml.NVML_SUCCESS
     return FABRIC_FAILED if failed else int(info.state)
 
@@ -99,7 +101,8 @@ FABRIC = (
     Take(171, _when_probed(lambda info: info.status)),
     Take(172, _when_probed(_cluster)),
     Take(173, _when_probed(lambda info: info.cliqueId)),
-    Take(174, _when_probed(lambda info: info.healthMask)),
+    # All zero: not one of the concerns is told of.
+    Take(174, _when_probed(lambda info: info.healthMask or None)),
 )
 
 QUESTIONS: tuple[Question, ...] = (
@@ -157,7 +160,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "nvmlDeviceGetGpuFabricInfoV(3)",
         lambda handle: _fabric(handle, pynvml.c_nvmlGpuFabricInfo_v3_t),
-        (*FABRIC, Take(175, _when_probed(lambda info: info.healthSummary))),
+        (*FABRIC, Take(175, _when_probed(lambda info: info.healthSummary or None))),
     ),
     # Before driver 570 there is no summary.
     Question("nvmlDeviceGetGpuFabricInfoV(2)", lambda handle: _fabric(handle, pynvml.c_nvmlGpuFabricInfo_v2_t), FABRIC),
