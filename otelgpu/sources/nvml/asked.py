@@ -1,4 +1,4 @@
-"""Which NVML question answers a field, in NVML's own words: for documentation and messages."""
+"""Which NVML question answers a field, and from when on, in NVML's own words: for the documentation (Markdown)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,7 @@ from otelgpu.sources.nvml.questions import (
     FieldValue,
     Version,
 )
+from otelgpu.sources.nvml.since import since_of_function, since_of_value
 
 LINK = re.compile(r"_L\d+")
 
@@ -28,7 +29,7 @@ def asked_by(field_id: int) -> Iterator[str]:
 @cache
 def _asked() -> Mapping[int, Mapping[str, None]]:
     found: dict[int, dict[str, None]] = {}
-    for field_id, words in (*_values(), *_calls(), *_counters(), *_metrics(), (XID_ERRORS, "nvmlEventSetWait_v2")):
+    for field_id, words in (*_values(), *_calls(), *_counters(), *_metrics(), (XID_ERRORS, "`nvmlEventSetWait_v2`")):
         found.setdefault(field_id, {})[words] = None
     return found
 
@@ -37,32 +38,35 @@ def _values() -> Iterator[tuple[int, str]]:
     for row in FIELD_VALUES:
         # The field that has a series for each link; its constants differ by the link alone.
         name = LINK.sub("_L<link>", _constant("NVML_FI_", row.nvml_id)) if row.link is not None else ""
-        yield row.field_id, (name or _constant("NVML_FI_", row.nvml_id)) + _drivers(row)
+        # What pynvml calls an id is what it means in the newest driver.
+        words = f"field value {row.nvml_id}" if row.before else f"`{name or _constant('NVML_FI_', row.nvml_id)}`"
+        yield row.field_id, words + (_drivers(row) or since_of_value(row.nvml_id))
 
 
 def _calls() -> Iterator[tuple[int, str]]:
     for question in QUESTIONS:
         name = question.name if question.link is None else question.name.replace(f"{question.link})", "<link>)")
-        yield from ((take.field_id, name) for take in question.takes)
+        yield from ((take.field_id, f"`{name}`{since_of_function(name)}") for take in question.takes)
 
 
 def _counters() -> Iterator[tuple[int, str]]:
     for rate in RATES:
-        yield rate.field_id, " + ".join(_constant("NVML_FI_", counter) for counter, _ in rate.counters)
+        yield rate.field_id, " + ".join(f"`{_constant('NVML_FI_', counter)}`" for counter, _ in rate.counters)
     for summed in SUMS:
-        yield summed.field_id, f"{_constant('NVML_FI_', summed.nvml_id)}, summed over the links"
+        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, summed over the links,{since_of_value(summed.nvml_id)}"
+        yield summed.field_id, words.removesuffix(",")
 
 
 def _metrics() -> Iterator[tuple[int, str]]:
     for row in GPM_METRICS:
         name = _constant("NVML_GPM_METRIC_", row.metric_id)
-        yield row.field_id, name if row.link is None else LINK.sub("_L<link>", name)
+        yield row.field_id, f"`{name if row.link is None else LINK.sub('_L<link>', name)}` from Hopper on"
 
 
 def _drivers(value: FieldValue) -> str:
     """Say in which drivers the id means the field, where that is not all that know it."""
-    since = f" since {_dotted(value.since)}" if value.since else ""
-    return since + (f" before {_dotted(value.before)}" if value.before else "")
+    since = f" from driver {_dotted(value.since)} on" if value.since else ""
+    return since + (f", before {_dotted(value.before)}" if value.before else "")
 
 
 def _dotted(version: Version) -> str:
