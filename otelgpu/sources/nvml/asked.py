@@ -45,8 +45,9 @@ def _values() -> Iterator[tuple[int, str]]:
 
 def _calls() -> Iterator[tuple[int, str]]:
     for question in QUESTIONS:
-        name = question.name if question.link is None else question.name.replace(f"{question.link})", "<link>)")
-        yield from ((take.field_id, f"`{name}`{since_of_function(name)}") for take in question.takes)
+        for take in question.takes:
+            name = question.name if take.link is None else question.name.replace(f"{take.link})", "<link>)")
+            yield take.field_id, f"`{name}`{since_of_function(name)}"
 
 
 def _counters() -> Iterator[tuple[int, str]]:

@@ -82,6 +82,7 @@ class Plan:
         self._refused: dict[Target, Missing] = {}
         self._answered: set[Target] = set()
         self._kept: dict[Question, _Kept] = {}
+        self._targets: list[Target] = []  # in the order in which they are shown, however they are asked
         self._ways: dict[Target, list[Way]] = {}
         self._calls: list[Call] = []
         self._values = FieldValues(handle, clock)
@@ -100,7 +101,8 @@ class Plan:
                 break
             calls = self._compiled(turned)  # what was refused and has another way is asked again at once
             self._calls = self._compiled(self._ways)
-        return told(found.values())
+        ordered = [found.pop(target) for target in self._targets if target in found]
+        return told([*ordered, *found.values()])
 
     def _begin(self) -> None:
         """Plan as for a device that has not been asked yet, but for what is fixed."""
@@ -108,11 +110,13 @@ class Plan:
         by_link = {id_ for id_, field in self._fields.items() if field.level is Level.LINK}
         wants_links = any(row.field_id in self._fields for row in SUMS) or by_link
         links = self._values.links = links_of(self._handle, LINKS) if wants_links else 0
+        self._targets.clear()
         self._ways = {}
         for id_, field in self._fields.items():
             targets = [(id_, link) for link in range(links)] if id_ in by_link else [(id_, None)]
             if not targets:
                 self._refuse_field(field, "this GPU has no NVLink")
+            self._targets += targets
             for target in targets:
                 if target in self._fixed:
                     continue
@@ -130,7 +134,7 @@ class Plan:
         calls: dict[Way, list[Take]] = {}
         for target in targets:
             way = self._ways[target][0]
-            takes = [take for take in way.takes if take.field_id == target[0]] if isinstance(way, Question) else []
+            takes = [take for take in way.takes if target_of(take) == target] if isinstance(way, Question) else []
             calls.setdefault(way, []).extend(takes)
         return [(way, tuple(takes)) for way, takes in calls.items()]
 
@@ -139,7 +143,7 @@ class Plan:
         turned: list[Target] = []
         batch = [way for way, _ in calls if not isinstance(way, Question)]
         for entry, outcome in self._values.ask(batch) if batch else ():
-            target = (entry.field_id, entry.link)
+            target = target_of(entry)
             if isinstance(outcome, Refusal):
                 self._refuse(target, outcome, found, turned)
             else:
@@ -158,10 +162,10 @@ class Plan:
             raise_if_whole(error)
             refusal = Refusal(gap_of(error.value), f"{question.name}: {error}")
             for take in takes:
-                self._refuse((take.field_id, question.link), refusal, found, turned)
+                self._refuse(target_of(take), refusal, found, turned)
             return
         for take in takes:
-            target = (take.field_id, question.link)
+            target = target_of(take)
             number = take.pick(raw)
             if number is None:
                 reason = f"{question.name}: the driver has no value for it"
@@ -202,6 +206,11 @@ class Plan:
             self._refused[target] = missing
 
 
+def target_of(row: FieldValue | Rate | LinkSum | Take) -> Target:
+    """Name the series that a row gives."""
+    return row.field_id, row.link
+
+
 def told(answers: Iterable[Answer]) -> list[Answer]:
     """Leave out what some links of a field miss where another link answers, and tell one gap where none does."""
     answers = list(answers)
@@ -232,14 +241,14 @@ def _ways() -> Mapping[Target, list[Way]]:
     """Put all tables together, by series."""
     found: dict[Target, list[Way]] = {}
     for row in FIELD_VALUES:
-        found.setdefault((row.field_id, row.link), []).append(row)
+        found.setdefault(target_of(row), []).append(row)
     for question in QUESTIONS:
         for take in question.takes:
-            found.setdefault((take.field_id, question.link), []).append(question)
+            found.setdefault(target_of(take), []).append(question)
     for rate in RATES:
-        found.setdefault((rate.field_id, rate.link), []).append(rate)
+        found.setdefault(target_of(rate), []).append(rate)
     for summed in SUMS:
-        found.setdefault((summed.field_id, None), []).append(summed)
+        found.setdefault(target_of(summed), []).append(summed)
     return found
 
 

@@ -53,16 +53,14 @@ def _error_values() -> Iterator[FieldValue]:
 def _error_questions() -> Iterator[Question]:
     for name, firsts, _, series, counter in ERRORS:
         for link, field_id in ids_of(firsts):
-            yield _error(field_id, name, counter, link, series=None)
-            yield _error(series, name, counter, link, series=link)
+            yield _error(f"{name}, {link}", counter, link, (Take(field_id), Take(series, link=link)))
 
 
-def _error(field_id: int, name: str, counter: int, link: int, *, series: int | None) -> Question:
+def _error(words: str, counter: int, link: int, takes: tuple[Take, ...]) -> Question:
     return Question(
-        f"nvmlDeviceGetNvLinkErrorCounter({name}, {link})",
+        f"nvmlDeviceGetNvLinkErrorCounter({words})",
         lambda handle: pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter),
-        (Take(field_id),),
-        link=series,
+        takes,
     )
 
 
@@ -70,8 +68,7 @@ def _state(link: int) -> Question:
     return Question(
         f"nvmlDeviceGetNvLinkState({link})",
         lambda handle: pynvml.nvmlDeviceGetNvLinkState(handle, link),
-        (Take(1508),),
-        link=link,
+        (Take(1508, link=link),),
     )
 
 

@@ -4,7 +4,7 @@ Rule 1: one driver call is one Question; a Take picks the driver's own number, u
 Rule 2: what nvmlDeviceGetFieldValues can carry is a FieldValue, a Rate or a LinkSum: all of it travels in one call.
 Rule 3: where several rows answer one field the first is asked; the next one only where the driver (or the GPU)
         does not know the first.
-Rule 4: `link` says that a row gives the series of one NVLink; the field's other links have rows of their own.
+Rule 4: `link` says that a row (or a Take) gives the series of one NVLink; other links have rows of their own.
 """
 
 from collections.abc import Callable
@@ -29,6 +29,7 @@ class Take:
 
     field_id: int
     pick: Pick = lambda raw: raw
+    link: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +46,6 @@ class Question:
     instance: bool = False  # a MIG instance answers it too
     fixed: bool = False
     slow: bool = False
-    link: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
