@@ -4,8 +4,8 @@ Rule 1: a value is the mean over a window between two samples. A window is at le
         long as the time since the last sweep; the first sweep only opens one.
 Rule 2: a device has two sample objects, used in turn and freed with it.
 Rule 3: all calls come from the thread of the GPU.
-Rule 4: metrics that drivers learned later are asked in a request of their own: an older driver may refuse a request
-        as a whole for one metric that it does not know.
+Rule 4: all metrics travel in one request. Where a driver refuses it as a whole, the metrics that drivers learned last
+        are left out, and so on; see LATER.
 """
 
 import math
@@ -43,8 +43,7 @@ class GpmWindow:
             for row in GPM_METRICS
             if row.field_id in by_id and (row.instance or not is_instance)
         ]
-        self._later = [wanted for wanted in self._metrics if wanted[1].metric_id >= LATER]
-        self._first = [wanted for wanted in self._metrics if wanted[1].metric_id < LATER]
+        self._below = math.inf  # metrics from this one on are not known to the driver
         self._device = device
         self._take = take
         self._clock = clock
@@ -56,8 +55,9 @@ class GpmWindow:
 
     def answers(self) -> list[Answer]:
         """Close the window that the last sweep opened, and open the next. DeviceDownError when the GPU is gone."""
-        if self._is_refused and self._again.is_due():
+        if self._again.is_due():
             self._is_refused = False
+            self._below = math.inf
         if not self._metrics or self._is_refused:
             return self._last
         now = self._clock()
@@ -93,7 +93,23 @@ class GpmWindow:
         self._samples = [newer, older]
         if opened is None:
             return told(self._all_missing(self._metrics, Gap.FAILED, "a window needs two sweeps"))
-        return told([*self._requested(self._first), *self._requested(self._later)])
+        return told(self._known_answers())
+
+    def _known_answers(self) -> list[Answer]:
+        """Ask for all that the driver is not known to refuse; what it refuses now is left out and the rest asked."""
+        unknown = [wanted for wanted in self._metrics if wanted[1].metric_id >= self._below]
+        reason = "GPM: this driver does not know the metric"
+        try:
+            answers = self._requested([wanted for wanted in self._metrics if wanted[1].metric_id < self._below])
+        except pynvml.NVMLError as error:
+            ids = [row.metric_id for _, row in self._metrics if row.metric_id < self._below]
+            newest = [first for first in LATER if any(id_ >= first for id_ in ids)]
+            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT or not newest:
+                raise
+            self._below = newest[-1]
+            self._again.refused()
+            return self._known_answers()
+        return [*answers, *self._all_missing(unknown, Gap.UNSUPPORTED, reason)]
 
     def _requested(self, wanted: list[Wanted]) -> list[Answer]:
         if not wanted:
@@ -104,12 +120,7 @@ class GpmWindow:
         request.sample1, request.sample2 = self._samples
         for place, (_, row) in enumerate(wanted):
             request.metrics[place].metricId = row.metric_id
-        try:
-            pynvml.nvmlGpmMetricsGet(request)
-        except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT or wanted is self._first:
-                raise
-            return self._all_missing(wanted, Gap.UNSUPPORTED, "GPM: this driver does not know the metric")
+        pynvml.nvmlGpmMetricsGet(request)
         return [self._answer(field, row, request.metrics[place]) for place, (field, row) in enumerate(wanted)]
 
     def _answer(self, field: Field, row: GpmMetric, metric: Any) -> Answer:  # noqa: ANN401 - c_nvmlGpmMetric_t

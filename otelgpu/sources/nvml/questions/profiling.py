@@ -9,9 +9,13 @@ import pynvml
 
 from otelgpu.sources.nvml.questions.rows import LINKS, GpmMetric
 
-# The first metric that drivers learned after the first set. An older one may refuse a whole request for an id it
-# does not know, so these travel in a request of their own.
-LATER = pynvml.NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC
+# The first metrics of what drivers learned in later releases: links between chips, caches, totals. An older driver may
+# refuse a whole request for one metric that it does not know.
+LATER = (
+    pynvml.NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC,
+    pynvml.NVML_GPM_METRIC_HOSTMEM_CACHE_HIT,
+    pynvml.NVML_GPM_METRIC_SM_CYCLES_ELAPSED,
+)
 
 
 def _engines() -> Iterator[GpmMetric]:
