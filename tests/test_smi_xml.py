@@ -52,6 +52,7 @@ ROWS = (
         "W",
     ),
     Row("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", ("pci/replay_counter",)),
+    Row("DCGM_FI_DEV_PCIE_LINK_WIDTH", ("pci/pci_gpu_link_info/link_widths/current_link_width",), "x"),
     Row("DCGM_FI_DEV_GPU_UTIL", ("utilization/gpu_util",), "%"),
     Row("DCGM_FI_DEV_MEM_COPY_UTIL", ("utilization/memory_util",), "%"),
     Row("DCGM_FI_DEV_ENC_UTIL", ("utilization/encoder_util",), "%"),
@@ -79,6 +80,7 @@ NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "shown by place in memory by the dumps that show it, not as a total",
     "DCGM_FI_DEV_XID_ERRORS": "an XID is an event; nvidia-smi has no memory of them",
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "only `nvidia-smi nvlink` shows NVLink counters",
+    "DCGM_FI_DEV_NVLINK_GET_STATE": "only `nvidia-smi nvlink` shows the links",
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "shown as words, and on virtual GPUs alone; none was recorded",
     **dict.fromkeys(
         (field.name for field in CATALOGUE.values() if field.name.startswith("DCGM_FI_PROF_") and field.id in READABLE),
@@ -192,7 +194,9 @@ def _numbers(page: str) -> dict[tuple[str, str, str], float]:
 
 
 def _different(row: Row, number: int) -> str:
-    """The text of a number that is true of any field, up to 97."""
+    """The text of a number that is true of any field, up to 97; up to 61 of a link's lanes."""
+    if row.unit == "x":
+        return f"{1 + number % 61}x"
     return "Yes" if row.unit == "No or Yes" else f"{1 + number % 97} {row.unit}".strip()
 
 
@@ -218,7 +222,7 @@ def _number(text: str, unit: str) -> float:
     """The number; a text that is neither one in this unit nor one of NOTHING is an error."""
     if unit == "No or Yes":
         return ("No", "Yes").index(text)
-    number, _, found = text.partition(" ")
+    number, _, found = text.replace("x", " x").partition(" ")
     assert found == unit
     return float(number)
 

@@ -21,7 +21,7 @@ import pynvml
 from tests.fakenvml.scenario import Answer, FieldAnswer, FieldKey, Gpu, Instance, Key, Scenario
 from tests.recorded.outputs import MIB, Outputs, answered, whole
 
-NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: (?:MiB|MHz|C|W|%))?")
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?:x| (?:MiB|MHz|C|W|%))?")
 NO_TEXT = frozenset({"", "N/A", "Requested functionality has been deprecated", "Insufficient Permissions"})
 BRANDS: Mapping[str, int] = {
     "Quadro": pynvml.NVML_BRAND_QUADRO,
@@ -41,6 +41,7 @@ ANSWERS = (
     Outputs(("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM), ("clocks/mem_clock",)),
     Outputs(("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU), ("temperature/gpu_temp",)),
     Outputs("nvmlDeviceGetPcieReplayCounter", ("pci/replay_counter",)),
+    Outputs("nvmlDeviceGetCurrPcieLinkWidth", ("pci/pci_gpu_link_info/link_widths/current_link_width",)),
     Outputs("nvmlDeviceGetUtilizationRates", ("utilization/gpu_util", "utilization/memory_util")),
     Outputs("nvmlDeviceGetEncoderUtilization", ("utilization/encoder_util",), (_WINDOW,)),
     Outputs("nvmlDeviceGetDecoderUtilization", ("utilization/decoder_util",), (_WINDOW,)),
