@@ -13,7 +13,6 @@ Rule 3: a page and nothing else: what pushes is said by the file that names it, 
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from otelgpu.errors import ConfigError, StartError
 from otelgpu.server.beside import Beside
 from otelgpu.server.listen import bound_all
 from otelgpu.server.running import Life
+from otelgpu.server.threads import ready
 from otelgpu.service import PAGE_THREADS, Pipeline
 
 logger = logging.getLogger(__name__)
@@ -60,14 +60,15 @@ class DropInPage(MetricReader):
         self._beside: Beside | None = None
         try:
             self._serve(config)
-        except (ConfigError, StartError, OSError) as error:  # not the options: those have been looked at
+        # ConfigError: not of the options, which have been looked at; RuntimeError: no thread can be started.
+        except (ConfigError, StartError, OSError, RuntimeError) as error:
             logger.error("the page of otelgpu is not served: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _serve(self, config: Config) -> None:
         sockets = bound_all((address, "host and port") for address in config.server.listen)
         self.addresses = tuple(sock.getsockname() for sock in sockets)
         pipeline = Pipeline(config, os.environ)
-        executor = ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page")
+        executor = ready(PAGE_THREADS, "otelgpu-page")
 
         def stop(timeout: float) -> bool:
             executor.shutdown(wait=False, cancel_futures=True)

@@ -4,8 +4,8 @@ Rule 1: readers call `refresh` and get an immutable Snapshot; they never meet th
 Rule 2: one sweep at a time; whoever wants a snapshot while one is under way waits for that one (single flight).
 Rule 3: a snapshot holds what its own sweep read and nothing older. A reader that cannot wait for the end of a sweep
         gets a glance at what is there; it is that reader's alone and changes nothing for the others.
-Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval, and
-        while the source is not there.
+Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
+        while the source is not there, and after an XID (`look`).
 """
 
 import logging
@@ -23,6 +23,7 @@ from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
+LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 
@@ -44,10 +45,11 @@ class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
     *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and
-    *all_seen* is called once, when it was asked about every GPU. `start` begins with one sweep.
+    *all_seen* is called once, when it was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
+    it neither blocks nor raises. `start` begins with one sweep.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         source: Source,
         wanted: Iterable[Field],
@@ -56,12 +58,14 @@ class Sampler:
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
+        seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._pace = pace
         self._clock = clock
         self._wall = wall
+        self._seen = seen
         self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
@@ -75,6 +79,7 @@ class Sampler:
         self._was_good = False
         self._pause = 0.0
         self._retry_at = 0.0
+        self._look_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="otelgpu-sampler", daemon=True)
 
     # for readers
@@ -126,6 +131,13 @@ class Sampler:
         self._changed.notify_all()
         self._changed.wait_for(lambda: is_over() or self._glance is not None, GRACE)
         return None if is_over() else self._glance
+
+    def look(self) -> None:
+        """Have a sweep made soon, a second after the last one at the earliest; returns at once."""
+        with self._changed:
+            if self._look_at is None:
+                self._look_at = max(self._clock(), (self._began_at or 0.0) + LOOK)
+                self._changed.notify_all()
 
     def why_not_ready(self) -> str | None:
         """Say why there was no good sweep yet; None once there was one."""
@@ -196,6 +208,8 @@ class Sampler:
                 self._glance = None
                 self._finished += 1
                 self._changed.notify_all()
+            if snapshot is not None:
+                self._seen(snapshot)
 
     def _await_turn(self) -> bool:
         with self._changed:
@@ -206,16 +220,18 @@ class Sampler:
                 self._changed.wait(left)
             self._limit.until = self._clock() + self._pace.deadline
             self._limit.is_looked_at = self._wanted = False
+            self._look_at = None
             self._sweeping = not self._limit.stopped
             return self._sweeping
 
     def _until_next(self) -> float | None:
-        """Seconds until a sweep nobody asked for: another attempt at a driver that is not there, or the pace's."""
+        """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
+        due = [] if self._look_at is None else [self._look_at]
         if self._pause and self._pace.insists:
-            return self._retry_at - self._clock()
-        if self._pace.interval is not None and self._began_at is not None:
-            return self._began_at + self._pace.interval - self._clock()
-        return None
+            due.append(self._retry_at)
+        elif self._pace.interval is not None and self._began_at is not None:
+            due.append(self._began_at + self._pace.interval)
+        return min(due) - self._clock() if due else None
 
     def _back_off(self, *, is_known: bool) -> None:
         """Wait longer and longer before the next attempt while the source is not there."""

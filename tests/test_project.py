@@ -29,6 +29,8 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
+    ("throttle",),
+    ("events",),
     ("config",),
     ("sources",),
     ("limit", "worker", "roster", "snapshots", "rounds"),
@@ -41,7 +43,7 @@ LAYERS = (
     ("instrumentor",),
     ("service",),
     ("pull",),
-    ("log", "tables", "reference"),
+    ("log", "tables", "reference", "usage"),
     ("cli",),
     ("__main__",),
 )

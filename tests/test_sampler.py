@@ -131,6 +131,16 @@ class Bench:
         with self.sampler._changed:  # noqa: SLF001
             self.sampler._changed.notify_all()  # noqa: SLF001
 
+    def idle(self, slot: int) -> bool:
+        """Whether the thread of a slot has delivered its answer."""
+        worker = self.sampler._rounds._slots[slot].worker  # noqa: SLF001
+        return worker.busy_since is None
+
+    def shows(self, slot: int) -> bool:
+        """Whether the answer of a slot has come in, in the sweep under way."""
+        glance = self.sampler.refresh(0.0)
+        return glance is not None and glance is not self.sampler.latest and f"GPU-{slot}" in glance.numbers.get(155, {})
+
     def swept(self, sweeps: int) -> None:
         """Wait until so many sweeps are finished."""
         until(lambda: self.sampler.sweeps >= sweeps, f"sweep {sweeps}")
@@ -258,12 +268,12 @@ def test_a_gpu_that_always_answers_late_shows_what_it_answers_in_time(
             gate = running.script.shut(1)
             looking = pool.submit(running.look)
             assert running.script.at_gate.acquire(timeout=LIMIT)
+            until(lambda: running.shows(0), "the other GPU has answered")
             running.clock.turn(2.1)
             seen.append(looking.result(LIMIT))
             running.clock.turn(1.0)
             gate.set()
-            worker = running.sampler._rounds._slots[1].worker  # noqa: SLF001
-            until(lambda worker=worker: worker.busy_since is None, "answered")  # type: ignore[misc]
+            until(lambda: running.idle(1), "answered")
         running.script.gates.clear()
         whole = running.look()
 
@@ -384,6 +394,30 @@ def test_a_pace_needs_no_readers(bench: Callable[..., Bench]) -> None:
         assert running.sampler.sweeps == sweeps
         running.clock.turn(0.1)
         running.swept(sweeps + 1)
+
+
+def test_who_wants_the_gpus_looked_at_soon_gets_one_sweep(bench: Callable[..., Bench]) -> None:
+    """An XID has them looked at; a thousand of them do so once a second."""
+    running = bench()
+    for _ in range(3):
+        running.sampler.look()
+    running.clock.turn(0.9)
+    assert running.sampler.sweeps == 1
+    running.clock.turn(0.1)
+    running.swept(2)
+    running.clock.turn(50)
+    running.look()
+
+    assert running.sampler.sweeps == 3  # the reader's; none of its own accord
+
+
+def test_who_wants_the_gpus_looked_at_does_not_slow_a_pace(bench: Callable[..., Bench]) -> None:
+    """A node that sweeps ten times a second goes on doing so after an XID."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, interval=0.1))
+    running.sampler.look()
+    running.clock.turn(0.1)
+
+    running.swept(2)
 
 
 def test_a_pace_does_not_try_a_dead_driver_faster_than_it_should(bench: Callable[..., Bench]) -> None:

@@ -74,6 +74,7 @@ ON_INSTANCES = frozenset(
     {"DCGM_FI_DEV_FB_TOTAL", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED"}
 )
 
+REASONS = ("SW_POWER_CAP", "SW_THERM_SLOWDOWN", "HW_THERM_SLOWDOWN", "HW_POWER_BRAKE_SLOWDOWN")
 NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "nvidia-smi shows no energy",
     "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION": "shown as words",
@@ -82,6 +83,12 @@ NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "only `nvidia-smi nvlink` shows NVLink counters",
     "DCGM_FI_DEV_NVLINK_GET_STATE": "only `nvidia-smi nvlink` shows the links",
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "shown as words, and on virtual GPUs alone; none was recorded",
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "shown as a line for each reason",
+    "DCGM_FI_DEV_THERMAL_VIOLATION": "nvidia-smi shows no violation times",
+    **dict.fromkeys(
+        (f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS" for name in REASONS),
+        "shown in microseconds, cut off",
+    ),
     **dict.fromkeys(
         (field.name for field in CATALOGUE.values() if field.name.startswith("DCGM_FI_PROF_") and field.id in READABLE),
         "only `nvidia-smi gpm` and `dmon` show profiling values",

@@ -26,7 +26,11 @@ WHOLE = distinct(models.h100(3))
 # GPU 1 lacks whatever is asked first, so that every second way is taken.
 OLD = WHOLE.with_gpu(
     1,
-    answers={("nvmlDeviceGetTemperature", 0): None, "nvmlDeviceGetMemoryInfo_v2": None},
+    answers={
+        ("nvmlDeviceGetTemperature", 0): None,
+        "nvmlDeviceGetMemoryInfo_v2": None,
+        "nvmlDeviceGetCurrentClocksEventReasons": None,
+    },
     fields={83: None, 94: None, 142: None, 143: None, 144: None, 145: None, 146: None},
 )
 SPLIT = WHOLE.but(gpus=(WHOLE.gpus[0], models.split(WHOLE.gpus[1], (9, models.H100_1G)), WHOLE.gpus[2]))
@@ -47,6 +51,7 @@ EACH_SWEEP = {
     "nvmlDeviceGetMigMode": WHOLE,
     "nvmlDeviceGetFieldValues": WHOLE,
     "nvmlDeviceGetClockInfo": WHOLE,
+    "nvmlDeviceGetCurrentClocksEventReasons": WHOLE,
     "nvmlDeviceGetTemperature": WHOLE,
     "nvmlDeviceGetPowerUsage": WHOLE,
     "nvmlDeviceGetCurrPcieLinkWidth": WHOLE,
@@ -57,6 +62,7 @@ EACH_SWEEP = {
     "nvmlDeviceGetMemoryInfo_v2": WHOLE,
     "nvmlDeviceGetGridLicensableFeatures_v4": WHOLE,
     "nvmlGpmSampleGet": WHOLE,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": OLD,
     "nvmlDeviceGetTemperatureV": OLD,
     "nvmlDeviceGetTotalEnergyConsumption": OLD,
     "nvmlDeviceGetPcieReplayCounter": OLD,

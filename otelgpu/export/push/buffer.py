@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """One request, gzipped; `made_at` is monotonic. `arrived` is called once it was delivered."""
+    """One request, gzipped, with so many points (or log records); `made_at` is monotonic.
+
+    `arrived` is called once it was delivered.
+    """
 
     payload: bytes
     points: int
@@ -26,7 +29,7 @@ class Buffer:
 
     def __init__(self, *, most_bytes: int, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.dropped: Counter[str] = Counter()  # batches, by reason
-        self.dropped_points = 0
+        self.lost: Counter[str] = Counter()  # points (or log records), by reason
         self._most_bytes = most_bytes
         self._most_seconds = most_seconds
         self._clock = clock
@@ -37,6 +40,11 @@ class Buffer:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    @property
+    def dropped_points(self) -> int:
+        """How many points were in the batches that were dropped."""
+        return self.lost.total()
 
     @property
     def size(self) -> int:
@@ -86,7 +94,7 @@ class Buffer:
 
     def _drop(self, reason: str) -> None:
         self.dropped[reason] += 1
-        self.dropped_points += self._take().points
+        self.lost[reason] += self._take().points
 
     def _drop_old(self) -> None:
         oldest = self._clock() - self._most_seconds

@@ -10,7 +10,7 @@ from otelgpu.sources.nvml.questions import FIELD_VALUES, GPM_METRICS, QUESTIONS,
 def asked_by(field_id: int) -> Iterator[str]:
     """List the ways in which a field is asked for, the preferred one first."""
     for value in FIELD_VALUES:
-        if value.field_id == field_id:
+        if value.field_id == field_id and not value.before:  # the id of older drivers has another name by now
             yield _constant("NVML_FI_", value.nvml_id)
     for question in QUESTIONS:
         if any(take.field_id == field_id for take in question.takes):

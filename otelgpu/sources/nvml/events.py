@@ -6,10 +6,13 @@ Rule 2: no lock is held during a driver call.
 Rule 3: it keeps the last code of each GPU; who is asked for it gets 0 while there was none since the start. When
         events cannot be waited for there is no code: an old one would look like the last.
 Rule 4: after a wait that failed the set is made anew: one with a GPU that was lost fails for ever.
+Rule 5: every event is told at once, equal codes in a row too, to whoever wants to hear; `told` neither blocks nor
+        raises.
 """
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from typing import Any
 
 import pynvml
 
+from otelgpu.events import Told, Xid, unheard
 from otelgpu.model import Gap
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle, address_of
@@ -27,15 +31,18 @@ WAIT = 0.5  # seconds of one wait for an event: the longest that stopping has to
 OVERDUE = 4 * WAIT  # after this a wait that has not returned hangs
 PATIENCE = 0.1  # seconds that a GPU's thread waits for the event set, when that is made
 PAUSE = 5.0  # seconds after a failed wait, so that a driver in trouble is not asked in a loop
+NO_INSTANCE = 0xFFFFFFFF  # the instance id of an event that concerns the whole GPU
 
 Refusal = tuple[Gap, str]
+Clock = Callable[[], float]
 
 
 class XidEvents:
     """The last XID of each GPU that is watched. Codes outlive a connection to the driver; `stop` ends with it."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock, told: Told = unheard) -> None:
         self._clock = clock
+        self._told = told
         self._codes: dict[str, int] = {}  # by UUID
         self._names: dict[int, str] = {}  # UUID by address of the device handle
         self._registered: dict[str, object] = {}  # the event set by UUID
@@ -100,6 +107,10 @@ class XidEvents:
         uuid = self._names.get(address_of(event.device))
         if event.eventType == pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
             self._codes[uuid] = event.eventData
+            instance, compute = (
+                None if id_ == NO_INSTANCE else id_ for id_ in (event.gpuInstanceId, event.computeInstanceId)
+            )
+            self._told(Xid(uuid, event.eventData, time.time(), instance, compute))
 
 
 class _Watch:

@@ -74,7 +74,8 @@ class Plan:
         self._handle = handle
         self._clock = clock
         self._fields = {field.id: field for field in fields}
-        self._ways = {id_: list(ways_of(id_, instance=device.instance_id is not None)) for id_ in self._fields}
+        is_instance, driver = device.instance_id is not None, device.driver_version
+        self._ways = {id_: list(ways_of(id_, instance=is_instance, driver=driver)) for id_ in self._fields}
         # Answers that hold as long as the device is there.
         self._settled: list[Answer] = [Missing(field, device, Gap.UNSUPPORTED, reason) for field, reason in refused]
         self._counters: dict[int, _Counter] = {}
@@ -211,10 +212,10 @@ class Plan:
             self._settle(missing)
 
 
-def ways_of(field_id: int, *, instance: bool) -> Iterator[Way]:
+def ways_of(field_id: int, *, instance: bool, driver: str = "") -> Iterator[Way]:
     """List the ways to read a field, best first. A MIG instance has its own, and none of its GPU's."""
     if not instance:
-        yield from (row for row in FIELD_VALUES if row.field_id == field_id)
+        yield from (row for row in FIELD_VALUES if row.field_id == field_id and row.holds_for(driver))
     for question in QUESTIONS:
         if (question.instance or not instance) and any(take.field_id == field_id for take in question.takes):
             yield question

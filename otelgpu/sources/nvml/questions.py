@@ -7,6 +7,7 @@ Rule 3: where several rows answer one field the first is asked; the next one onl
 Rule 4: to add a field: one row here and one in the catalogue.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -49,11 +50,25 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldValue:
-    """One entry of nvmlDeviceGetFieldValues: NVML's own field id and scope."""
+    """One entry of nvmlDeviceGetFieldValues: NVML's own field id and scope.
+
+    Some ids mean something else in other drivers: such a row is for those *since* one version (its first two numbers)
+    and *before* another.
+    """
 
     field_id: int
     nvml_id: int
     scope: int = 0
+    since: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+
+    def holds_for(self, driver: str) -> bool:
+        """Whether the id means this in a driver; not where that is unknown and matters."""
+        if not self.since:
+            return True
+        found = re.match(r"(\d+)\.(\d+)", driver)
+        version = (int(found[1]), int(found[2])) if found else ()
+        return version >= self.since and (not self.before or version < self.before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,12 +137,21 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue(140, pynvml.NVML_FI_DEV_MEMORY_TEMP),
     FieldValue(156, pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION),
     FieldValue(202, pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+    FieldValue(241, pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL),
     FieldValue(311, pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL),
     FieldValue(392, pynvml.NVML_FI_DEV_RETIRED_PENDING),
     FieldValue(393, pynvml.NVML_FI_DEV_REMAPPED_UNC),
     FieldValue(394, pynvml.NVML_FI_DEV_REMAPPED_COR),
     FieldValue(395, pynvml.NVML_FI_DEV_REMAPPED_FAILURE),
     FieldValue(396, pynvml.NVML_FI_DEV_REMAPPED_PENDING),
+    FieldValue(1420, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP),
+    # Drivers 575.51 to 580.65 had them at 251 to 253, and settings of power smoothing at 269 to 271.
+    FieldValue(1422, 251, since=(575, 51), before=(580, 82)),
+    FieldValue(1423, 252, since=(575, 51), before=(580, 82)),
+    FieldValue(1424, 253, since=(575, 51), before=(580, 82)),
+    FieldValue(1422, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, since=(580, 82)),
+    FieldValue(1423, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, since=(580, 82)),
+    FieldValue(1424, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, since=(580, 82)),
     FieldValue(1523, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
 )
 
@@ -141,6 +165,11 @@ QUESTIONS: tuple[Question, ...] = (
         "nvmlDeviceGetClockInfo(MEM)",
         lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
         (Take(101),),
+    ),
+    Question("nvmlDeviceGetCurrentClocksEventReasons", pynvml.nvmlDeviceGetCurrentClocksEventReasons, (Take(112),)),
+    # Its name before driver 535.
+    Question(
+        "nvmlDeviceGetCurrentClocksThrottleReasons", pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, (Take(112),)
     ),
     Question(
         "nvmlDeviceGetTemperature",

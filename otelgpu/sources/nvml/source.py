@@ -16,6 +16,7 @@ from functools import partial
 import pynvml
 
 from otelgpu.errors import SourceDownError
+from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
@@ -30,7 +31,7 @@ from otelgpu.sources.nvml.errors import (
     text_of,
     text_or_nothing,
 )
-from otelgpu.sources.nvml.events import XidEvents
+from otelgpu.sources.nvml.events import Clock, XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
@@ -52,11 +53,11 @@ class NvmlSource:
 
     readable = READABLE | PROCESS_IDS
 
-    def __init__(self, fields: Iterable[Field], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fields: Iterable[Field], told: Told = unheard, *, clock: Clock = time.monotonic) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
         self._clock = clock
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
-        self._events = XidEvents(clock) if any(field.id == XID_ERRORS for field in self._fields) else None
+        self._events = XidEvents(clock, told) if any(field.id == XID_ERRORS for field in self._fields) else None
         self._connection = Connection(release=self._release, clock=clock)
         self._lock = threading.Lock()  # of what follows
         self._look = 0
