@@ -240,8 +240,10 @@ def _unconnected(config: dict[str, Any]) -> Iterator[str]:
     if not service.get("pipelines"):
         yield "service.pipelines: there is none"
     for name, pipeline in service.get("pipelines", {}).items():
-        if name.partition("/")[0] != "metrics":
-            yield f"service.pipelines.{name}: otelgpu sends metrics"
+        if name.partition("/")[0] not in ("metrics", "logs"):
+            yield f"service.pipelines.{name}: otelgpu sends metrics and logs"
+        if name.partition("/")[0] != "metrics" and "prometheus" in pipeline.get("receivers", ()):
+            yield f"service.pipelines.{name}: Prometheus has metrics alone"
         for section in ("receivers", "exporters"):
             if not pipeline.get(section):
                 yield f"service.pipelines.{name}: no {section}"
