@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
 
 def _cells(field: Field) -> tuple[str, ...]:
     named = (str(field.id), f"`{field.name}`", f"`{field.dcgm49.name}`", field.kind.value)
-    asked = ", ".join(f"`{name}`" for name in asked_by(field.id))
+    asked = "; ".join(asked_by(field.id))
     shape = field.semconv
     if shape is None or field.kind is Kind.LABEL:
         attribute = f"`{text_attribute(field)}`" if field.kind is Kind.LABEL else ""

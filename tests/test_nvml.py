@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.fields import CATALOGUE
-from otelgpu.sources.nvml.questions import READABLE, XID_ERRORS
 from tests.fakenvml import ALL_LINKS, Code, Fake, Scenario, Typed, models
 from tests.faults.rig import FEW, missing, states
 from tests.harness import Node, lines_of, series, serving, values
@@ -372,17 +370,6 @@ def test_garbage_is_dropped_counted_and_logged_once(name: str, node: Start, capl
     running.settled_page()
     assert set(values(running.settled_page(), field)) == {"0", "1"}
     assert sum("can be true again" in record.message for record in caplog.records) == 1
-
-
-def test_every_field_the_source_claims_is_in_the_catalogue(node: Start) -> None:
-    """A row that answers a field nobody can ask for is dead."""
-    assert set(CATALOGUE) >= READABLE
-
-    # Pages are retired before Ampere, rows are remapped from it on: no GPU has both.
-    scenario = models.h100().with_gpu(0, fields={31: 0})
-    page = node(scenario, fields=tuple(CATALOGUE[id_].name for id_ in READABLE - {XID_ERRORS})).settled_page()
-    numeric = {CATALOGUE[id_].name for id_ in READABLE - {XID_ERRORS} if CATALOGUE[id_].is_numeric}
-    assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == numeric
 
 
 @pytest.mark.parametrize(

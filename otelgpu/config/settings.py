@@ -70,6 +70,11 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             flag="--expire",
         ),
     ] = None
+    slow_interval: Annotated[
+        float,
+        Meta(ge=0, le=86400),
+        _about("Ask at most this often about what seldom changes: limits, modes, retired memory; 0: in each sweep."),
+    ] = 60.0
 
     @property
     def expire_after(self) -> float:

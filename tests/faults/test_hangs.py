@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import Sampling
+from otelgpu.fields import CATALOGUE
+from otelgpu.sources.nvml.questions import QUESTIONS, Question
 from tests.conftest import ROOT
 from tests.fakenvml import Scenario, models
 from tests.faults.rig import ALL, FEW, LOST, OF_PROCESSES, check_truth, distinct, source_up, states, timed_page, up
@@ -76,6 +78,8 @@ ON_INSTANCE = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetUUID", "nvmlDeviceGet
 SECOND_SWEEP = ("nvmlGpmMetricsGet",)
 # Asked of no GPU. Each has a test of its own below.
 SYSTEM = {
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlSystemGetConfComputeState",
     "nvmlInitWithFlags",
     "nvmlShutdown",
     "nvmlDeviceGetCount_v2",
@@ -88,6 +92,18 @@ SYSTEM = {
     "nvmlEventSetFree",
     "nvmlDeviceRegisterEvents",
 }
+
+
+def function_of(question: Question) -> str:
+    """The driver's function behind a question."""
+    return question.name.partition("(")[0]
+
+
+# Each other function that a field may be asked with.
+OTHERS = sorted(
+    {function_of(question) for question in QUESTIONS}
+    - {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *SYSTEM, *OF_PROCESSES}
+)
 C_NAMES = {
     "nvmlInit": "nvmlInitWithFlags",
     "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
@@ -131,13 +147,44 @@ def check_back(node: Node, scenario: Scenario) -> None:
 def test_every_function_that_is_used_is_made_to_hang_here() -> None:
     """A new question that nobody let hang would be the one that hangs in production."""
     used = set()
-    for path in Path(ROOT, "otelgpu/sources/nvml").glob("*.py"):
+    for path in Path(ROOT, "otelgpu/sources/nvml").rglob("*.py"):
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
     used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
-    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES}
+    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES, *OTHERS}
 
-    assert used == tried - {"nvmlDeviceGetMemoryInfo_v2"}
+    assert used | {function_of(question) for question in QUESTIONS} == tried
+
+
+@pytest.mark.parametrize("function", OTHERS)
+def test_a_question_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
+    """Any field may be asked for, and any call may be the one that does not come back."""
+    ids = {take.field_id for question in QUESTIONS if function_of(question) == function for take in question.takes}
+    instead = {function_of(question) for question in QUESTIONS for take in question.takes if take.field_id in ids}
+    errors = dict.fromkeys({*instead, "nvmlDeviceGetFieldValues"} - {function}, 3)
+    fields = (*FEW[:3], *(CATALOGUE[id_].name for id_ in sorted(ids)))
+    scenario = WHOLE.with_gpu(1, errors=errors)
+    running = node(stuck(scenario, function), fields=fields, sampling=SAMPLING)
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, scenario)
+
+
+@pytest.mark.parametrize(
+    ("function", "field"),
+    [
+        ("nvmlSystemGetCudaDriverVersion_v2", "DCGM_FI_CUDA_DRIVER_VERSION"),
+        ("nvmlSystemGetConfComputeState", "DCGM_FI_DEV_CC_MODE"),
+    ],
+)
+def test_a_question_about_the_system_that_hangs_costs_the_gpus_in_time(function: str, field: str, node: Start) -> None:
+    """Each GPU asks it in its own thread, so all are stuck; the page says so when the deadline is over."""
+    running = node(WHOLE.but(hangs={function}), fields=(*FEW, field), sampling=SAMPLING)
+    page, seconds = timed_page(running)
+
+    assert seconds < DEADLINE + ROOM
+    assert states(page) == {"up": 0, "timeout": 3}
+    check_back(running, WHOLE)
 
 
 @pytest.mark.parametrize("function", OPENING)

@@ -35,7 +35,7 @@ from otelgpu.sources.nvml.events import Clock, XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
-from otelgpu.sources.nvml.plan import Answer, Plan
+from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
 
@@ -53,9 +53,17 @@ class NvmlSource:
 
     readable = READABLE | PROCESS_IDS
 
-    def __init__(self, fields: Iterable[Field], told: Told = unheard, *, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        fields: Iterable[Field],
+        told: Told = unheard,
+        *,
+        slow_interval: float = SLOW,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
         self._clock = clock
+        self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
         self._events = XidEvents(clock, told) if any(field.id == XID_ERRORS for field in self._fields) else None
         self._connection = Connection(release=self._release, clock=clock)
@@ -150,7 +158,10 @@ class NvmlSource:
             known = self._slots.get(slot)
         if known is None or not known.is_read:
             return None
-        there, answers = tuple(known.there), list(known.answers)  # in this order: an instance comes before its answers
+        asked = known.asked  # first: what it has told by then is in `answers` when it is done
+        there, answers = tuple(known.there), list(known.answers)
+        if asked is not None and not answers:
+            answers = asked.so_far()
         own = {answer.field.id for answer in answers if answer.device is known.device}
         answers += (Missing(field, known.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in own)
         return sample_of(known.device, there, answers)
@@ -215,9 +226,11 @@ class NvmlSource:
     def _sample(self, known: Slot) -> Sample:
         answers: list[Answer] = []
         there: list[Device] = []
-        known.answers, known.there = answers, there
+        known.answers, known.there, known.asked = answers, there, None
         instances = known.mig.instances()
-        self._own_readers(known, has_instances=bool(instances)).ask(answers)
+        known.asked = self._own_readers(known, has_instances=bool(instances))
+        answers += known.asked.answers()
+        known.asked = None
         answers += self._xid(known)
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
@@ -225,8 +238,7 @@ class NvmlSource:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs: list[Answer] = []
-            readers.ask(theirs)
+            theirs = readers.answers()
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs
@@ -258,11 +270,10 @@ class NvmlSource:
     ) -> Readers:
         profiled = [field for field in fields if field.id in GPM_FIELDS]
         asked = [field for field in fields if field.id not in GPM_FIELDS and field.id != XID_ERRORS]
-        if no_gpm is not None:
-            refused = [(field, no_gpm) for field in profiled]
-            return Readers(Plan(asked, device, handle, refused=refused, clock=self._clock), None)
-        gpm = GpmWindow(profiled, device, take, self._clock) if profiled else None
-        return Readers(Plan(asked, device, handle, clock=self._clock), gpm)
+        refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
+        plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
+        gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
+        return Readers(plan, gpm)
 
     def _xid(self, known: Slot) -> list[Answer]:
         if self._events is None:
