@@ -159,8 +159,6 @@ FAN = _scaled("%", Number.INT, 200, dcgm=Scale("%", Number.INT), base=_RATIO, se
 # GPM divides two hardware counters that are not latched in the same cycle: a busy unit can come out a little above
 # 100 %. One percent of room keeps those; a wrapped counter is off by orders of magnitude.
 ACTIVITY = _scaled("%", Number.DOUBLE, 101, dcgm=_RATIO, semconv=_RATIO, ratio=True)
-# A share of something else than time, which DCGM leaves in percent.
-PORTION = _scaled("%", Number.DOUBLE, 100, dcgm=Scale("%", Number.DOUBLE), semconv=_RATIO)
 SHARE = Measure(
     "1",
     Number.DOUBLE,
@@ -240,5 +238,6 @@ THROTTLED = _scaled(
     base=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
     semconv=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
 )
+PERCENT_REAL = _scaled("%", Number.DOUBLE, 100, dcgm=Scale("%", Number.DOUBLE), semconv=_RATIO)
 # GPM gives a percentage of lookups; DCGM shows whole percents.
 CACHE_SHARE = _scaled("%", Number.DOUBLE, 101, dcgm=Scale("%", Number.INT), semconv=_RATIO)
