@@ -58,14 +58,18 @@ class DropInPage(MetricReader):
         self._beside: Beside | None = None
         try:
             self._serve(config)
-        except (StartError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+        except (StartError, OSError) as error:
             logger.error("the page of otelgpu is not served: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _serve(self, config: Config) -> None:
-        sockets = bound_all((address, "host and port") for address in config.server.listen)
+        executor = ready(PAGE_THREADS, "otelgpu-page")
+        try:
+            sockets = bound_all((address, "host and port") for address in config.server.listen)
+        except StartError:
+            executor.shutdown(wait=False)
+            raise
         self.addresses = tuple(sock.getsockname() for sock in sockets)
         pipeline = Pipeline(config, os.environ)
-        executor = ready(PAGE_THREADS, "otelgpu-page")
 
         def stop(timeout: float) -> bool:
             executor.shutdown(wait=False, cancel_futures=True)

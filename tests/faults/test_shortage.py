@@ -78,14 +78,16 @@ def test_too_little_memory_to_start_is_one_line(kilobytes: int) -> None:
     assert ended.stderr in (f"otelgpu: cannot start: {MEMORY}\n", f"otelgpu: cannot start: {THREADS}\n")
 
 
-@pytest.mark.parametrize("count", [0, 2, 4, 6, 12])
+@pytest.mark.parametrize("count", [0, 2, 4, 6, 12, 17])
 def test_too_few_threads_to_start_are_one_line(few_threads: Path, tmp_path: Path, count: int) -> None:
     """A pod with a small pids.max learns it at the start, and not by a page of 500s."""
     (tmp_path / "threads").write_text(str(count))
     preload = {"LD_PRELOAD": str(few_threads), "FAKE_THREADS": str(tmp_path / "threads")}
-    ended = ran("serve", *NODE, environ=preload)
+    path = tmp_path / "socket"
+    ended = ran("serve", *NODE, "--listen", f"unix:{path}", environ=preload)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"otelgpu: cannot start: {THREADS}\n")
+    assert not path.exists()
 
 
 # while running
