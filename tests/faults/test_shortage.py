@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -182,6 +182,15 @@ def test_no_socket_gets_the_number_of_a_closed_stream(tmp_path: Path, closed: st
 
 # signals before anything is there
 
+
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Let children heed SIGINT also where this run was started in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 KILLS_ITSELF = """
 import atexit, os, sys
 def now():
@@ -215,6 +224,7 @@ def test_serve_ends_well_whenever_it_is_told_to(tmp_path: Path, moment: str, num
     assert (status, out, err) == (0, "", "")
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("moment", [*MOMENTS, "otelgpu.tables"])
 def test_a_look_that_is_broken_off_says_nothing(tmp_path: Path, moment: str, number: int, status: int) -> None:
@@ -233,6 +243,7 @@ def test_a_signal_at_the_very_end_changes_nothing(tmp_path: Path, number: int) -
     assert out.startswith("otelgpu ")
 
 
+@pytest.mark.usefixtures("heeded")
 def test_a_look_that_waits_for_the_driver_can_be_broken_off(tmp_path: Path) -> None:
     """The driver hangs and so does the look: Ctrl-C ends it at once."""
     scenario = models.h100().but(hangs={"nvmlInitWithFlags"})
