@@ -69,7 +69,7 @@ def test_a_handful_of_descriptors_is_enough() -> None:
     assert code == 0
 
 
-@pytest.mark.parametrize("kilobytes", [24_000, 32_000, 40_000, 50_000])
+@pytest.mark.parametrize("kilobytes", [24_000, 32_000, 50_000])
 def test_too_little_memory_to_start_is_one_line(kilobytes: int) -> None:
     """An import that cannot map a library fails in several ways; the user reads of the one cause."""
     ended = ran("serve", *NODE, before=f"ulimit -v {kilobytes}")
