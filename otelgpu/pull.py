@@ -65,10 +65,14 @@ class DropInPage(MetricReader):
             logger.error("the page of otelgpu is not served: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _serve(self, config: Config) -> None:
-        sockets = bound_all((address, "host and port") for address in config.server.listen)
-        self.addresses = tuple(sock.getsockname() for sock in sockets)
-        pipeline = Pipeline(config, os.environ)
+        pipeline = Pipeline(config, os.environ)  # first: what can go wrong there leaves nothing open
         executor = ready(PAGE_THREADS, "otelgpu-page")
+        try:
+            sockets = bound_all((address, "host and port") for address in config.server.listen)
+        except StartError:
+            executor.shutdown(wait=False)
+            raise
+        self.addresses = tuple(sock.getsockname() for sock in sockets)
 
         def stop(timeout: float) -> bool:
             executor.shutdown(wait=False, cancel_futures=True)
