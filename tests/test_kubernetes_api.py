@@ -20,8 +20,9 @@ from otelgpu.attribution.pods import Pods
 from otelgpu.config import Flag, Kubernetes, Otlp, load
 from otelgpu.config.keys import SETTINGS
 from otelgpu.errors import ConfigError
+from otelgpu.export.podlabels import shown_pod_labels
 from otelgpu.export.push.setup import Push
-from tests.conftest import Golden
+from tests.conftest import ROOT, Golden
 from tests.fakeapi import PODS, ApiServer, certificate, gpu_device, pod_object, slice_object
 from tests.fakekubelet import Get, Kubelet, claiming, pod
 from tests.harness import LIMIT, Node, lines_of, serving, until, values
@@ -229,6 +230,23 @@ def test_no_label_of_a_pod_breaks_the_page_or_passes_for_ours(watched: Starter, 
     for line in page.splitlines():
         names = re.findall(r'([A-Za-z0-9_]+)="(?:[^"\\]|\\.)*"', line)
         assert len(names) == len(set(names)), line
+
+
+def test_every_label_of_a_page_is_kept_from_pods() -> None:
+    """A label that a field gains one day must not become one that a pod can take."""
+    pages = sorted((ROOT / "tests" / "golden" / "page").glob("*.txt"))
+    of_pods = {"app_kubernetes_io_name", "team"}
+    names = {
+        name
+        for page in pages
+        for line in lines_of(page.read_text())
+        if line.name.startswith(("DCGM_", "otelgpu_gpu_owner"))
+        for name in line.labels
+    }
+    kept = {name for name in names if shown_pod_labels(((name, "x"),))[0] == ((f"pod_label_{name}", "x"),)}
+
+    assert {"gpu", "nvlink", "dra_claim_name", "hpc_job", "pod_name"} - names == {"pod_name"}
+    assert {name for name in names - kept if not name.startswith("pod_label_")} == of_pods
 
 
 def test_a_label_that_the_user_sets_for_all_is_not_overwritten_by_a_pods(

@@ -148,7 +148,7 @@ PAGES = {
     "dcgmproftester-2.1.prom": Row((NO_BUS_ID, NO_MODEL, PODS), (PROFILING,)),
     "dgx-a100-nvlink-535.154.05.prom": Row((NO_BUS_ID,), (PROFILING,)),
     "h100-mig-1g.10gb-535.129.03.prom": Row((PODS,)),
-    "tesla-t4-460.106.00-docker.prom": Row((NO_BUS_ID, NO_XID_TEXT, PROCESS_NAME), (NO_LINKS,)),
+    "tesla-t4-460.106.00-docker.prom": Row((NO_BUS_ID, NO_XID_TEXT, PROCESS_NAME, CSV_ORDER), (NO_LINKS,)),
     "tesla-t4-frac-pod-550.54.14.prom": Row((PODS,), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
     "tesla-t4-idle-550.54.14.prom": Row((), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
     "tesla-t4-whole-pod-550.54.14.prom": Row((PODS,), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
@@ -168,18 +168,11 @@ UNUSED = {
 
 UNREAD = {  # recorded fields that are not read so far
     "DCGM_EXP_XID_ERRORS_COUNT": "the exporter's own; comes with the XID counts",
-    **dict.fromkeys(
-        (
-            "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
-            "DCGM_FI_DEV_COUNT",
-            "DCGM_FI_DEV_FB_USED_PERCENT",
-            "DCGM_FI_DEV_POWER_MGMT_LIMIT",
-            "DCGM_FI_DEV_PSTATE",
-            "DCGM_FI_DEV_SLOWDOWN_TEMP",
-        ),
-        "comes with the wider set of NVML questions",
-    ),
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "read under its newer name; a page with the old one waits for CSV files",
 }
+
+# A CSV file says what a family is called; ours will, once CSV files are read.
+TYPES_OF_CSV = {"# TYPE DCGM_FI_DEV_COUNT counter"}
 
 ANSWERS = ("all of the recording", "what NVML knows")
 
@@ -204,7 +197,7 @@ def test_the_same_readings_make_the_same_page(name: str, answers: str, node: Cal
     types = {line for line in page.types if line.split()[2] in names}
     assert theirs, "no line is compared"
     assert [str(each) for each in settled] == [str(each) for each in expected]
-    assert types <= set(shown.splitlines())
+    assert types - TYPES_OF_CSV <= set(shown.splitlines())
 
 
 @pytest.mark.parametrize(("name", "part"), [(name, part) for name, row in PAGES.items() for part in row.beyond])

@@ -83,7 +83,7 @@ class Setting:
         or_null = " or null" if self.nullable else ""
         raw: object = text
         if get_origin(kind) is Literal:
-            raw = text.lower()
+            raw = text.lower() if text.isascii() else text  # or a Kelvin sign would pass for a K
         elif kind is bool:
             raw = _GO_TRUTHS.get(text, text)
         elif kind is float:

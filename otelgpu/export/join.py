@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
 from otelgpu.fields import Field, Number, Shape
+from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
 from otelgpu.fields.xid import xid_text
 from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
 
@@ -71,6 +72,8 @@ OLD_OWNER_LABELS = tuple(
     ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
     for name, text in OWNER_LABELS
 )
+# Labels of a series that have a name of their own in OpenTelemetry's scheme.
+SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": f"{NVIDIA}link"}
 OWNER_ATTRIBUTES = (
     ("k8s.container.name", "container"),
     ("k8s.namespace.name", "namespace"),
@@ -91,6 +94,20 @@ CLAIM_ATTRIBUTES = {
     "pool_name": "hw.gpu.nvidia.dra.pool.name",
 }
 POD_LABEL = "k8s.pod.label."  # and the key of the label
+
+# Label rows that say what an attribute of every point says anyway.
+TOLD: Mapping[int, str] = {
+    1: "hw.driver_version",
+    50: "hw.model",
+    53: "hw.serial_number",
+    54: "hw.id",
+    85: "hw.firmware_version",
+}
+
+
+def text_attribute(field: Field) -> str:
+    """Name the attribute that a label row is in OpenTelemetry's scheme."""
+    return TOLD.get(field.id) or NVIDIA + rule_name(field.new_name.removeprefix(PREFIX))
 
 
 def holders(owners: Iterable[Owner]) -> tuple[Owner, ...]:
@@ -204,8 +221,13 @@ class SemconvJoin:
         """Return the field's shape; None for a field that has no place in this scheme."""
         return field.semconv
 
-    def attributes(self, shape: Shape, series: Series, owners: Owners = NOBODY) -> dict[str, str]:
-        """List the attributes of a point; a text that the driver does not tell is left away."""
+    def attributes(
+        self, shape: Shape, series: Series, owners: Owners = NOBODY, texts: Iterable[tuple[Field, str]] = ()
+    ) -> dict[str, str]:
+        """List the attributes of a point; a text that the driver does not tell is left away.
+
+        *texts* are the device's label rows, as a Snapshot has them.
+        """
         device = series.device
         found = owners.by_device.get(device.uuid, ())
         alone = [owner for kind in OwnerKind if (owner := sole_owner(found, kind))]
@@ -224,7 +246,9 @@ class SemconvJoin:
         present = {name: text for name, text in pairs if text}
         for owner in alone:
             present |= dict(_owner_attributes(owner))
-        return present | dict(shape.attributes) | dict(series.attributes) | dict(self.labels)
+        of_series = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
+        told = {text_attribute(field): text for field, text in texts if text and field.id not in TOLD}
+        return present | told | dict(shape.attributes) | of_series | dict(self.labels)
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""

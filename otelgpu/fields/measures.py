@@ -6,7 +6,7 @@ Rule 2: bounds say what can be true, with room for the next hardware generations
 Rule 3: `base` is used only by rows that have a base-unit name in DCGM 4.7 (dcgm-exporter 4.9).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from otelgpu.fields.row import Kind, Number
@@ -93,6 +93,10 @@ BINARY = Measure("1", Number.BINARY, Kind.GAUGE, 0, 0, Scale("1", Number.BINARY)
 STATE = state()
 FLAG = state(1)
 CODE = state(INT64_HIGHEST)
+# A full word of 32 bits; all ones is what a device that is gone answers on the bus.
+WORD32 = state(2**32 - 2)
+# A checksum may be any word.
+CHECKSUM32 = state(2**32 - 1)
 MASK = state(INT64_HIGHEST)
 # A set of 64 CPUs or NUMA nodes is a full word: its top bit makes the int64 negative, so every value can be true.
 MASK64 = state(2**63 - 1, -(2**63))
@@ -121,6 +125,8 @@ TEMPERATURE = _scaled(
     dcgm=Scale("Cel", Number.INT),
     semconv=Scale("Cel", Number.DOUBLE),
 )
+# A limit of nothing is how a driver says that it has none.
+TEMPERATURE_LIMIT = replace(TEMPERATURE, lowest=1)
 # Distance to a threshold, not a temperature: zero or below when the GPU is past it.
 MARGIN = _scaled(
     "Cel",
@@ -232,5 +238,6 @@ THROTTLED = _scaled(
     base=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
     semconv=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
 )
+PERCENT_REAL = _scaled("%", Number.DOUBLE, 100, dcgm=Scale("%", Number.DOUBLE), semconv=_RATIO)
 # GPM gives a percentage of lookups; DCGM shows whole percents.
 CACHE_SHARE = _scaled("%", Number.DOUBLE, 101, dcgm=Scale("%", Number.INT), semconv=_RATIO)

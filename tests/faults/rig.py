@@ -13,7 +13,13 @@ from tests.harness import Node, lines_of, values
 
 # Fields without XIDs: the thread that waits for events takes up to half a second to end.
 FEW = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER")
-ALL = tuple(CATALOGUE[id_].name for id_ in sorted(READABLE - {XID_ERRORS}))
+# A field for each kind of question: those that are on by default, the texts, and some of the rest.
+_MORE = frozenset((311, 392, 396, *range(1001, 1013), 1523))
+ALL = tuple(
+    field.name
+    for field in CATALOGUE.values()
+    if field.id in READABLE - {XID_ERRORS} and (field.default or not field.is_numeric or field.id in _MORE)
+)
 TEMPERATURE, POWER, USED, REPLAYS = FEW
 # Asked only by an embedded otelgpu that was told `only_process`; they hang in tests/embed/test_process.py.
 OF_PROCESSES = (

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import Sampling
+from otelgpu.fields import CATALOGUE
+from otelgpu.sources.nvml.questions import QUESTIONS, Question
 from tests.conftest import ROOT
 from tests.fakenvml import Scenario, models
 from tests.faults.rig import ALL, FEW, LOST, OF_PROCESSES, check_truth, distinct, source_up, states, timed_page, up
@@ -26,7 +28,11 @@ WHOLE = distinct(models.h100(3))
 # GPU 1 lacks whatever is asked first, so that every second way is taken.
 OLD = WHOLE.with_gpu(
     1,
-    answers={("nvmlDeviceGetTemperature", 0): None, "nvmlDeviceGetMemoryInfo_v2": None},
+    answers={
+        ("nvmlDeviceGetTemperature", 0): None,
+        "nvmlDeviceGetMemoryInfo_v2": None,
+        "nvmlDeviceGetCurrentClocksEventReasons": None,
+    },
     fields={83: None, 94: None, 142: None, 143: None, 144: None, 145: None, 146: None},
 )
 SPLIT = WHOLE.but(gpus=(WHOLE.gpus[0], models.split(WHOLE.gpus[1], (9, models.H100_1G)), WHOLE.gpus[2]))
@@ -63,11 +69,16 @@ EACH_SWEEP = {
     "nvmlDeviceGetMigDeviceHandleByIndex": SPLIT,
     "nvmlGpmMigSampleGet": SPLIT,
 }
-FIRST_SPLIT = ("nvmlDeviceGetMaxMigDeviceCount",)
-ON_INSTANCE = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2")
+FIRST_SPLIT = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetGpuInstanceById")
+ON_INSTANCE = (
+    *("nvmlDeviceGetGpuInstanceId", "nvmlGpuInstanceGetInfo", "nvmlDeviceGetUUID", "nvmlDeviceGetName"),
+    "nvmlDeviceGetMemoryInfo_v2",
+)
 SECOND_SWEEP = ("nvmlGpmMetricsGet",)
 # Asked of no GPU. Each has a test of its own below.
 SYSTEM = {
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlSystemGetConfComputeState",
     "nvmlInitWithFlags",
     "nvmlShutdown",
     "nvmlDeviceGetCount_v2",
@@ -80,6 +91,18 @@ SYSTEM = {
     "nvmlEventSetFree",
     "nvmlDeviceRegisterEvents",
 }
+
+
+def function_of(question: Question) -> str:
+    """The driver's function behind a question."""
+    return question.name.partition("(")[0]
+
+
+# Each other function that a field may be asked with.
+OTHERS = sorted(
+    {function_of(question) for question in QUESTIONS}
+    - {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *SYSTEM, *OF_PROCESSES}
+)
 C_NAMES = {
     "nvmlInit": "nvmlInitWithFlags",
     "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
@@ -123,13 +146,44 @@ def check_back(node: Node, scenario: Scenario) -> None:
 def test_every_function_that_is_used_is_made_to_hang_here() -> None:
     """A new question that nobody let hang would be the one that hangs in production."""
     used = set()
-    for path in Path(ROOT, "otelgpu/sources/nvml").glob("*.py"):
+    for path in Path(ROOT, "otelgpu/sources/nvml").rglob("*.py"):
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
-    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError"}  # constants
-    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES}
+    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
+    tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES, *OTHERS}
 
-    assert used == tried - {"nvmlDeviceGetMemoryInfo_v2"}
+    assert used | {function_of(question) for question in QUESTIONS} == tried
+
+
+@pytest.mark.parametrize("function", OTHERS)
+def test_a_question_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
+    """Any field may be asked for, and any call may be the one that does not come back."""
+    ids = {take.field_id for question in QUESTIONS if function_of(question) == function for take in question.takes}
+    instead = {function_of(question) for question in QUESTIONS for take in question.takes if take.field_id in ids}
+    errors = dict.fromkeys({*instead, "nvmlDeviceGetFieldValues"} - {function}, 3)
+    fields = (*FEW[:3], *(CATALOGUE[id_].name for id_ in sorted(ids)))
+    scenario = WHOLE.with_gpu(1, errors=errors)
+    running = node(stuck(scenario, function), fields=fields, sampling=SAMPLING)
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, scenario)
+
+
+@pytest.mark.parametrize(
+    ("function", "field"),
+    [
+        ("nvmlSystemGetCudaDriverVersion_v2", "DCGM_FI_CUDA_DRIVER_VERSION"),
+        ("nvmlSystemGetConfComputeState", "DCGM_FI_DEV_CC_MODE"),
+    ],
+)
+def test_a_question_about_the_system_that_hangs_costs_the_gpus_in_time(function: str, field: str, node: Start) -> None:
+    """Each GPU asks it in its own thread, so all are stuck; the page says so when the deadline is over."""
+    running = node(WHOLE.but(hangs={function}), fields=(*FEW, field), sampling=SAMPLING)
+    page, seconds = timed_page(running)
+
+    assert seconds < DEADLINE + ROOM
+    assert states(page) == {"up": 0, "timeout": 3}
+    check_back(running, WHOLE)
 
 
 @pytest.mark.parametrize("function", OPENING)
@@ -352,3 +406,27 @@ def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
         check_back(running, WHOLE)
     assert threading.active_count() == threads
     until(lambda: running.pipeline.sampler.stop(5), "a clean end")
+
+
+def test_a_slow_question_costs_only_itself(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that takes longer than the deadline in every sweep: asked last, the slow question alone is missing."""
+    slow = "nvmlDeviceGetTemperature"
+    sampling = Sampling(reuse=0, deadline=DEADLINE)
+    scenario = OLD.with_gpu(1, delays={slow: DEADLINE * 2}, answers={"nvmlDeviceGetTemperatureV": None})
+    scenario = scenario.with_gpu(1, answers={(slow, 0): 31})
+    running = node(scenario, fields=FEW, sampling=sampling)
+    worker = running.pipeline.sampler._rounds._slots[1].worker  # noqa: SLF001
+    for _ in range(3):
+        until(lambda: worker.busy_since is None, "it answers after all")
+        page = running.page()
+
+    slow_gpu = WHOLE.gpus[1].uuid
+    assert check_truth(page) == {gpu.uuid for gpu in WHOLE.gpus}
+    assert up(page)[slow_gpu] == 1
+    assert slow_gpu not in values(page, FEW[0], by="UUID")
+    assert slow_gpu in values(page, FEW[1], by="UUID")
+    assert values(page, "otelgpu_missing", by="gap") == {"timeout": 1}
+    assert sum("`sampling.deadline` is shorter" in record.getMessage() for record in caplog.records) == 1
+    running.show(WHOLE)
+    until(lambda: worker.busy_since is None, "the last of the slow answers")
+    assert not values(running.page(), "otelgpu_missing", by="gap")

@@ -38,6 +38,7 @@ ANSWERS = (
     Outputs(("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM), ("DCGM_FI_DEV_MEM_CLOCK",)),
     Outputs(("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU), ("DCGM_FI_DEV_GPU_TEMP",)),
     Outputs("nvmlDeviceGetPowerUsage", ("DCGM_FI_DEV_POWER_USAGE",), factor=1000),
+    Outputs("nvmlDeviceGetPowerManagementLimit", ("DCGM_FI_DEV_POWER_MGMT_LIMIT",), factor=1000),
     Outputs("nvmlDeviceGetUtilizationRates", ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL")),
     Outputs("nvmlDeviceGetEncoderUtilization", ("DCGM_FI_DEV_ENC_UTIL",), (_WINDOW,)),
     Outputs("nvmlDeviceGetDecoderUtilization", ("DCGM_FI_DEV_DEC_UTIL",), (_WINDOW,)),
@@ -68,10 +69,11 @@ RATES: Mapping[int, str] = {
     pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: "DCGM_FI_PROF_PCIE_RX_BYTES",
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: "DCGM_FI_PROF_NVLINK_TX_BYTES",
 }
+COUNT = "DCGM_FI_DEV_COUNT"  # the driver counts the GPUs of the page
 ZERO_ONLY = (XID, BANDWIDTH, "DCGM_FI_DEV_VGPU_LICENSE_STATUS")  # no recording holds another value, so none is made
 OF_INSTANCES = frozenset({FREE, USED, *PERCENTAGES.values()})  # what a MIG instance answers for itself
 CONVERTED = frozenset(
-    {XID, FREE, USED, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
+    {XID, FREE, USED, COUNT, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
     | {place for row in ANSWERS for place in row.places}
 )
 

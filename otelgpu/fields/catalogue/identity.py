@@ -1,7 +1,7 @@
 """Who and what: system, identity and inventory fields (ids 1 to 94)."""
 
 from otelgpu.fields.maker import row
-from otelgpu.fields.measures import BINARY, CODE, FLAG, MASK64, MEMORY, STATE, TEXT, state
+from otelgpu.fields.measures import BINARY, CHECKSUM32, CODE, FLAG, MASK64, MEMORY, TEXT, WORD32, state
 from otelgpu.fields.row import Level
 
 _ALL = Level.GLOBAL
@@ -23,8 +23,8 @@ ROWS = (
     row(55, "DEV_MINOR_NUMBER", state(4096), "Minor number of the device node /dev/nvidiaN", new="DEV_GPU_MINOR_NUMBER", sem="gpu.minor_number"),
     row(56, "DEV_OEM_INFOROM_VER", TEXT, "Version of the OEM object in the InfoROM", new="DEV_INFOROM_OEM_VERSION"),
     row(57, "DEV_PCI_BUSID", TEXT, "PCI address of the GPU", new="DEV_PCI_BUS_ID"),
-    row(58, "DEV_PCI_COMBINED_ID", STATE, "PCI device id and vendor id in one 32-bit word", sem="pci.device_id"),
-    row(59, "DEV_PCI_SUBSYS_ID", STATE, "PCI subsystem id in one 32-bit word", sem="pci.subsystem_id"),
+    row(58, "DEV_PCI_COMBINED_ID", WORD32, "PCI device id and vendor id in one 32-bit word", sem="pci.device_id"),
+    row(59, "DEV_PCI_SUBSYS_ID", WORD32, "PCI subsystem id in one 32-bit word", sem="pci.subsystem_id"),
     row(60, "GPU_TOPOLOGY_PCI", BINARY, "How the GPUs of this node are connected over PCIe", new="SYSTEM_PCI_TOPOLOGY"),
     row(61, "GPU_TOPOLOGY_NVLINK", BINARY, "How the GPUs of this node are connected over NVLink", new="SYSTEM_NVLINK_TOPOLOGY"),
     row(62, "GPU_TOPOLOGY_AFFINITY", BINARY, "Which CPUs are near which GPU", new="SYSTEM_GPU_AFFINITY"),
@@ -46,7 +46,7 @@ ROWS = (
     row(80, "DEV_ECC_INFOROM_VER", TEXT, "Version of the ECC object in the InfoROM", new="DEV_INFOROM_ECC_VERSION"),
     row(81, "DEV_POWER_INFOROM_VER", TEXT, "Version of the power management object in the InfoROM", new="DEV_INFOROM_POWER_VERSION"),
     row(82, "DEV_INFOROM_IMAGE_VER", TEXT, "Version of the InfoROM image as a whole", new="DEV_INFOROM_IMAGE_VERSION"),
-    row(83, "DEV_INFOROM_CONFIG_CHECK", STATE, "Checksum over the configuration in the InfoROM", new="DEV_INFOROM_CHECKSUM", sem="inforom.checksum"),
+    row(83, "DEV_INFOROM_CONFIG_CHECK", CHECKSUM32, "Checksum over the configuration in the InfoROM", new="DEV_INFOROM_CHECKSUM", sem="inforom.checksum"),
     row(84, "DEV_INFOROM_CONFIG_VALID", FLAG, "Whether the InfoROM passed its checksum test: 1 valid, 0 corrupt", new="DEV_INFOROM_VALID", sem="inforom.valid"),
     row(85, "DEV_VBIOS_VERSION", TEXT, "Version of the video BIOS"),
     row(86, "DEV_MEM_AFFINITY_0", MASK64, "NUMA nodes 0 to 63 near the GPU, a bit each", new="DEV_MEMORY_AFFINITY_0", sem="numa.affinity{word=0}"),

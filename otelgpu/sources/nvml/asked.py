@@ -1,28 +1,77 @@
-"""Which NVML question answers a field, in NVML's own words: for documentation and messages."""
+"""Which NVML question answers a field, and from when on, in NVML's own words: for the documentation (Markdown)."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 import pynvml
 
-from otelgpu.sources.nvml.questions import FIELD_VALUES, GPM_METRICS, QUESTIONS, RATES, XID_ERRORS
+from otelgpu.sources.nvml.questions import (
+    FIELD_VALUES,
+    GPM_METRICS,
+    QUESTIONS,
+    RATES,
+    SUMS,
+    XID_ERRORS,
+    FieldValue,
+    Version,
+)
+from otelgpu.sources.nvml.since import since_of_function, since_of_value
+
+LINK = re.compile(r"_L\d+")
 
 
 def asked_by(field_id: int) -> Iterator[str]:
-    """List the ways in which a field is asked for, the preferred one first."""
-    for value in FIELD_VALUES:
-        if value.field_id == field_id:
-            yield _constant("NVML_FI_", value.nvml_id)
+    """List the ways in which a field is asked for, the preferred one first; ways that differ by the link are one."""
+    return iter(_asked().get(field_id, {}))
+
+
+@cache
+def _asked() -> Mapping[int, Mapping[str, None]]:
+    found: dict[int, dict[str, None]] = {}
+    for field_id, words in (*_values(), *_calls(), *_counters(), *_metrics(), (XID_ERRORS, "`nvmlEventSetWait_v2`")):
+        found.setdefault(field_id, {})[words] = None
+    return found
+
+
+def _values() -> Iterator[tuple[int, str]]:
+    for row in FIELD_VALUES:
+        # The field that has a series for each link; its constants differ by the link alone.
+        name = LINK.sub("_L<link>", _constant("NVML_FI_", row.nvml_id)) if row.link is not None else ""
+        # What pynvml calls an id is what it means in the newest driver.
+        words = f"field value {row.nvml_id}" if row.before else f"`{name or _constant('NVML_FI_', row.nvml_id)}`"
+        yield row.field_id, words + (_drivers(row) or since_of_value(row.nvml_id))
+
+
+def _calls() -> Iterator[tuple[int, str]]:
     for question in QUESTIONS:
-        if any(take.field_id == field_id for take in question.takes):
-            yield question.name
+        for take in question.takes:
+            name = question.name if take.link is None else question.name.replace(f"{take.link})", "<link>)")
+            yield take.field_id, f"`{name}`{since_of_function(name)}"
+
+
+def _counters() -> Iterator[tuple[int, str]]:
     for rate in RATES:
-        if rate.field_id == field_id:
-            yield " + ".join(_constant("NVML_FI_", counter) for counter, _ in rate.counters)
-    for metric in GPM_METRICS:
-        if metric.field_id == field_id:
-            yield _constant("NVML_GPM_METRIC_", metric.metric_id)
-    if field_id == XID_ERRORS:
-        yield "nvmlEventSetWait_v2"
+        yield rate.field_id, " + ".join(f"`{_constant('NVML_FI_', counter)}`" for counter, _ in rate.counters)
+    for summed in SUMS:
+        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, summed over the links,{since_of_value(summed.nvml_id)}"
+        yield summed.field_id, words.removesuffix(",")
+
+
+def _metrics() -> Iterator[tuple[int, str]]:
+    for row in GPM_METRICS:
+        name = _constant("NVML_GPM_METRIC_", row.metric_id)
+        yield row.field_id, f"`{name if row.link is None else LINK.sub('_L<link>', name)}` from Hopper on"
+
+
+def _drivers(value: FieldValue) -> str:
+    """Say in which drivers the id means the field, where that is not all that know it."""
+    since = f" from driver {_dotted(value.since)} on" if value.since else ""
+    return since + (f", before {_dotted(value.before)}" if value.before else "")
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 def _constant(prefix: str, number: int) -> str:

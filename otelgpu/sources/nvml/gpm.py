@@ -4,19 +4,26 @@ Rule 1: a value is the mean over a window between two samples. A window is at le
         long as the time since the last sweep; the first sweep only opens one.
 Rule 2: a device has two sample objects, used in turn and freed with it.
 Rule 3: all calls come from the thread of the GPU.
+Rule 4: all metrics travel in one request. Where a driver refuses it as a whole, the metrics that drivers learned last
+        are left out, and so on; see LATER.
 """
 
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import pynvml
 
 from otelgpu.fields import Field
+from otelgpu.fields.row import Number
 from otelgpu.model import Device, Gap, Missing, Reading
+from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
-from otelgpu.sources.nvml.plan import Answer
-from otelgpu.sources.nvml.questions import GPM_METRICS, WINDOW
+from otelgpu.sources.nvml.plan import Answer, attributes_of, told
+from otelgpu.sources.nvml.questions import GPM_METRICS, LATER, WINDOW, GpmMetric
+
+Wanted: TypeAlias = tuple[Field, GpmMetric]
 
 
 class GpmWindow:
@@ -31,21 +38,26 @@ class GpmWindow:
     ) -> None:
         by_id = {field.id: field for field in fields}
         is_instance = device.instance_id is not None
-        self._metrics = [
-            (by_id[row.field_id], row.metric_id)
+        self._metrics: list[Wanted] = [
+            (by_id[row.field_id], row)
             for row in GPM_METRICS
             if row.field_id in by_id and (row.instance or not is_instance)
         ]
+        self._below = math.inf  # metrics from this one on are not known to the driver
         self._device = device
         self._take = take
         self._clock = clock
         self._samples: list[Any] = []
         self._at: float | None = None  # when the newest sample was taken
         self._last: list[Answer] = []
-        self._is_refused = False  # for as long as the device is there
+        self._again = Again(clock)
+        self._is_refused = False
 
     def answers(self) -> list[Answer]:
         """Close the window that the last sweep opened, and open the next. DeviceDownError when the GPU is gone."""
+        if self._again.is_due():
+            self._is_refused = False
+            self._below = math.inf
         if not self._metrics or self._is_refused:
             return self._last
         now = self._clock()
@@ -57,8 +69,10 @@ class GpmWindow:
             self._at = None
             raise_if_whole(error)
             gap = gap_of(error.value)
-            self._is_refused = gap is Gap.UNSUPPORTED
-            self._last = self._all_missing(gap, f"GPM: {error}")
+            if gap is Gap.UNSUPPORTED:
+                self._is_refused = True
+                self._again.refused()
+            self._last = told(self._all_missing(self._metrics, gap, f"GPM: {error}"))
         return self._last
 
     def free(self) -> None:
@@ -78,24 +92,51 @@ class GpmWindow:
         opened, self._at = self._at, now
         self._samples = [newer, older]
         if opened is None:
-            return self._all_missing(Gap.FAILED, "a window needs two sweeps")
+            return told(self._all_missing(self._metrics, Gap.FAILED, "a window needs two sweeps"))
+        return told(self._known_answers())
+
+    def _known_answers(self) -> list[Answer]:
+        """Ask for all that the driver is not known to refuse; what it refuses now is left out and the rest asked."""
+        unknown = [wanted for wanted in self._metrics if wanted[1].metric_id >= self._below]
+        reason = "GPM: this driver does not know the metric"
+        try:
+            answers = self._requested([wanted for wanted in self._metrics if wanted[1].metric_id < self._below])
+        except pynvml.NVMLError as error:
+            ids = [row.metric_id for _, row in self._metrics if row.metric_id < self._below]
+            newest = [first for first in LATER if any(id_ >= first for id_ in ids)]
+            if error.value != pynvml.NVML_ERROR_INVALID_ARGUMENT or not newest:
+                raise
+            self._below = newest[-1]
+            self._again.refused()
+            return self._known_answers()
+        return [*answers, *self._all_missing(unknown, Gap.UNSUPPORTED, reason)]
+
+    def _requested(self, wanted: list[Wanted]) -> list[Answer]:
+        if not wanted:
+            return []
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(self._metrics)
+        request.numMetrics = len(wanted)
         request.sample1, request.sample2 = self._samples
-        for place, (_, metric_id) in enumerate(self._metrics):
-            request.metrics[place].metricId = metric_id
+        for place, (_, row) in enumerate(wanted):
+            request.metrics[place].metricId = row.metric_id
         pynvml.nvmlGpmMetricsGet(request)
-        return [self._answer(field, request.metrics[place]) for place, (field, _) in enumerate(self._metrics)]
+        return [self._answer(field, row, request.metrics[place]) for place, (field, row) in enumerate(wanted)]
 
-    def _answer(self, field: Field, metric: Any) -> Answer:  # noqa: ANN401 - c_nvmlGpmMetric_t
+    def _answer(self, field: Field, row: GpmMetric, metric: Any) -> Answer:  # noqa: ANN401 - c_nvmlGpmMetric_t
         if metric.nvmlReturn != pynvml.NVML_SUCCESS:
             error = pynvml.NVMLError(metric.nvmlReturn)
-            return Missing(field, self._device, gap_of(metric.nvmlReturn), f"GPM: {error}")
-        return Reading(field, self._device, metric.value)
+            # A metric that the driver does not know is an invalid argument too.
+            unknown = metric.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT
+            gap = Gap.UNSUPPORTED if unknown else gap_of(metric.nvmlReturn)
+            return Missing(field, self._device, gap, f"GPM: {error}")
+        number: float = metric.value
+        if field.number is Number.INT and math.isfinite(number):
+            number = int(number)  # GPM gives counters as doubles too
+        return Reading(field, self._device, number, attributes_of(row.link))
 
-    def _all_missing(self, gap: Gap, reason: str) -> list[Answer]:
-        return [Missing(field, self._device, gap, reason) for field, _ in self._metrics]
+    def _all_missing(self, wanted: Iterable[Wanted], gap: Gap, reason: str) -> list[Answer]:
+        return [Missing(field, self._device, gap, reason) for field, _ in wanted]
 
 
 def is_supported(handle: Handle) -> str | None:

@@ -6,12 +6,15 @@ Rule 1: looked up at each sweep while MIG is on: a GPU can be partitioned anew a
 Rule 2: one device per GPU instance, as dcgm-exporter counts them: of several compute instances the first speaks.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import pynvml
 
 from otelgpu.model import Device, Gap
+from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole, text_of, text_or_nothing
 from otelgpu.sources.nvml.handles import Handle, address_of
 
@@ -38,8 +41,9 @@ class Instance:
 class Layout:
     """How one GPU is partitioned. `is_on`: whether MIG was on when `instances` was last called."""
 
-    def __init__(self, handle: Handle, gpu: Device) -> None:
+    def __init__(self, handle: Handle, gpu: Device, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_on = False
+        self._again = Again(clock)
         self._handle = handle
         self._gpu = gpu
         self._can_mig = True
@@ -68,14 +72,17 @@ class Layout:
 
     def _look(self) -> None:
         """See whether MIG is on; an error that may pass leaves that as it was."""
-        if not self._can_mig:
+        if not self._can_mig and not self._again.is_due():
             return
         try:
             current, _ = pynvml.nvmlDeviceGetMigMode(self._handle)
         except pynvml.NVMLError as error:
             raise_if_whole(error)
             self._can_mig = gap_of(error.value) is not Gap.UNSUPPORTED
+            if not self._can_mig:
+                self._again.refused()
         else:
+            self._can_mig = True
             self.is_on = current == pynvml.NVML_DEVICE_MIG_ENABLE
 
     def _places(self) -> int:

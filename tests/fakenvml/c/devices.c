@@ -172,25 +172,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *
     return NVML_SUCCESS;
 }
 
-/* The values: state, status, clique id, health mask. Versions 2 and 3 differ only after these. */
-EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *to) {
-    if (!to) return NVML_ERROR_INVALID_ARGUMENT;
-    if (to->version != nvmlGpuFabricInfo_v2 && to->version != nvmlGpuFabricInfo_v3) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    const Out outs[] = {NUM(&to->state), NUM(&to->status), NUM(&to->cliqueId), NUM(&to->healthMask)};
-    return answer(FN_nvmlDeviceGetGpuFabricInfoV, ANY, device, NO_ARGS, outs, (int)COUNT_OF(outs));
-}
-
-/* The values: words of 64 CPUs; words that were not said are 0. */
-EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsigned long *words) {
-    Call call;
-    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetCpuAffinity, ANY, device, &NO_ARGS);
-    if (rc == NVML_SUCCESS && (!size || !words)) rc = NVML_ERROR_INVALID_ARGUMENT;
-    if (rc == NVML_SUCCESS && (!call.entry || !call.entry->has_values)) rc = NVML_ERROR_NOT_SUPPORTED;
-    for (unsigned int i = 0; rc == NVML_SUCCESS && i < size; i++)
-        words[i] = (int)i < call.entry->n_values ? call.entry->values[i].number : 0;
-    return call_end(&call, rc);
-}
-
 /* ---- field values: the call succeeds, each field has its own code ---- */
 
 static long long now_us(void) {

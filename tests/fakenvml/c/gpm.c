@@ -94,6 +94,10 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
                            : call_begin(&call, FN_nvmlGpmMetricsGet, SYSTEM, NULL, &NO_ARGS);
     if (rc == NVML_SUCCESS && get && get->version != NVML_GPM_METRICS_GET_VERSION) rc = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (rc == NVML_SUCCESS && !fits) rc = NVML_ERROR_INVALID_ARGUMENT;
+    /* The value: the first metric that this driver does not know; a request for it, or one beyond, fails as a whole. */
+    const Value *unknown = rc == NVML_SUCCESS && call.entry && call.entry->n_values ? &call.entry->values[0] : NULL;
+    for (unsigned int i = 0; unknown && i < get->numMetrics; i++)
+        if (get->metrics[i].metricId >= unknown->number) rc = NVML_ERROR_INVALID_ARGUMENT;
     for (unsigned int i = 0; rc == NVML_SUCCESS && i < get->numMetrics; i++) {
         nvmlGpmMetric_t *m = &get->metrics[i];
         const Keyed *k = keyed_find(&get->sample2->device->gpm, m->metricId);
