@@ -47,6 +47,7 @@ class Device:
     profile: str = ""  # "1g.10gb"
     instance_id: int | None = None  # NVML's GPU-instance id, as nvidia-smi shows it
     minor: int | None = None  # N of /dev/nvidiaN, which differs from the index on some machines
+    placement: int | None = None  # of a GPU instance: the first of the GPU's memory slices that it has
 
 
 class Reading(NamedTuple):
@@ -159,18 +160,21 @@ class Owner:
     pod_uid: str = ""
     vgpu: str = ""  # the replica, where several share the device: "3"
     job: str = ""
-    labels: Attributes = ()
+    labels: Attributes = ()  # the pod's own, by key
+    claim: Attributes = ()  # of Dynamic Resource Allocation: ("claim_name", ...), ("device_name", ...)
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
     """Who uses which device: owners in a fixed order, by the device's own UUID (`GPU-...` or `MIG-...`).
 
-    `identity` changes whenever the table differs from the one before, as a Snapshot's does.
+    `identity` changes whenever the table differs from the one before, as a Snapshot's does. `pods_known`: Kubernetes
+    has told which pods hold what, so that a device that is not in the table is held by none.
     """
 
     identity: int
     by_device: Mapping[str, tuple[Owner, ...]]
+    pods_known: bool = False
 
 
 NOBODY = Owners(0, MappingProxyType({}))

@@ -13,6 +13,7 @@ import click
 from otelgpu.config import Flag
 from otelgpu.config.docs import default_text
 from otelgpu.config.given import Problem
+from otelgpu.config.goflags import rewritten
 from otelgpu.config.keys import SETTINGS, Setting
 from otelgpu.config.words import UnknownWordError, meant, one_of, plain
 
@@ -57,6 +58,7 @@ class Command(click.Command):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = list(rewritten(args, {name for one in self.get_params(ctx) for name in one.opts}))
         try:
             rest = super().parse_args(ctx, args[:])
         except click.BadOptionUsage:  # a flag without its value, which can only be the last one

@@ -7,7 +7,7 @@ Rule 2: a test whose material is missing is skipped and says what is missing; it
 import difflib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -110,9 +110,9 @@ def node(fake: Fake) -> Iterator[Callable[..., Node]]:
     """Start pipelines over the fake driver: `node(scenario, **settings)`. All are stopped afterwards."""
     started: list[Node] = []
 
-    def start(scenario: Scenario, **settings: object) -> Node:
+    def start(scenario: Scenario, *, environ: Mapping[str, str] | None = None, **settings: object) -> Node:
         fake.show(scenario)
-        started.append(Node(fake, config(**settings)))  # type: ignore[arg-type]
+        started.append(Node(fake, config(**settings), environ or {}))  # type: ignore[arg-type]
         return started[-1]
 
     yield start

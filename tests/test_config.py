@@ -572,7 +572,7 @@ def test_every_setting_has_one_word_everywhere() -> None:
 
 def test_every_default_is_a_value_that_can_be_given() -> None:
     """A default that the checks refuse could not be restored by hand."""
-    table = re.findall(r"\| `(OTELGPU_\w+)` \| `([^`]+)` \|", settings_table())
+    table = re.findall(r"\| `(OTELGPU_\w+)`(?:, `\w+`)? \| `([^`]+)` \|", settings_table())
 
     empty = [setting.key for setting in SETTINGS.values() if not default_text(setting)]
 
@@ -633,7 +633,8 @@ def test_thousands_of_mistakes_are_all_told_at_once(case: str) -> None:
     assert took < 4  # seconds; most of it is YAML's
 
 
-PLACE = re.compile(r"\"?(otelgpu\.yaml:[0-9]+: |OTELGPU_|--(config|[a-z-]+) ?)")
+THEIRS = [one.theirs for one in SETTINGS.values() if one.theirs]
+PLACE = re.compile(rf"\"?(otelgpu\.yaml:[0-9]+: |OTELGPU_|{'|'.join(THEIRS)}|-[a-z] |--(config|[a-z-]+) ?)")
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=()), max_size=20),
     st.sampled_from(
@@ -652,7 +653,10 @@ FILES = st.one_of(
 @given(
     file=FILES,
     environ=st.dictionaries(
-        st.one_of(TEXTS.map("OTELGPU_".__add__), st.sampled_from([one.variable for one in SETTINGS.values()])), TEXTS
+        st.one_of(
+            TEXTS.map("OTELGPU_".__add__), st.sampled_from([*(one.variable for one in SETTINGS.values()), *THEIRS])
+        ),
+        TEXTS,
     ),
     flags=st.lists(
         st.sampled_from(tuple(SETTINGS.values())).flatmap(

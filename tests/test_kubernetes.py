@@ -19,8 +19,9 @@ import pytest
 
 from otelgpu.attribution.kubelet import Allocation, KubeletError
 from otelgpu.attribution.kubelet import Kubelet as Client
+from otelgpu.attribution.messages import allocations_in
 from otelgpu.attribution.owners import Attribution
-from otelgpu.attribution.podresources_pb2 import ListResponse, Pod
+from otelgpu.attribution.podresources_pb2 import GetRequest, GetResponse, ListResponse, Pod
 from otelgpu.attribution.pods import Pods, own_pod_of
 from otelgpu.config import Kubernetes, Otlp
 from otelgpu.export.page import Format
@@ -322,8 +323,17 @@ def test_the_exporters_own_pod_owns_nothing(node: Callable[..., Node], kubelet: 
     snapshot = node(H100).sweep()
 
     assert [x.pod for x in Attribution(pods=pods).owners(snapshot).by_device[GPU_0]] == ["a"]
-    assert own_pod_of({"HOSTNAME": "otelgpu-x7"}) == ("", "otelgpu-x7")
     assert pods.stop(LIMIT)
+
+
+def test_the_exporters_own_pod_is_known_without_any_setting(tmp_path: Path) -> None:
+    """The host name of a pod is its name; outside Kubernetes it is the machine's, and hides nobody."""
+    (tmp_path / "namespace").write_text("monitoring")
+    in_a_pod = {"HOSTNAME": "otelgpu-x7", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+
+    assert own_pod_of(in_a_pod, str(tmp_path)) == ("monitoring", "otelgpu-x7")
+    assert own_pod_of(in_a_pod, str(tmp_path / "nowhere")) == ("", "otelgpu-x7")
+    assert own_pod_of({"HOSTNAME": "gpu-node-7"}, str(tmp_path)) == ("", "")
 
 
 def test_without_kubernetes_no_kubelet_is_asked(node: Callable[..., Node]) -> None:
@@ -396,6 +406,22 @@ def test_a_new_instance_has_the_kubelet_asked_at_once(cluster: Starter) -> None:
     started.kubelet.was_asked(asked + 1)
 
     until(lambda: started.owners() == [("0", "7", "a"), ("0", "9", "b")], "the owner of the new instance")
+
+
+def test_owners_take_no_question_to_the_driver(cluster: Starter) -> None:
+    """dcgm-exporter looks each MIG UUID up in NVML, for each group and scrape: that was seen to take ten cores."""
+    started = cluster(MIG, pod("a", MIG_7), pod("b", "MIG-no-such"), pod("c", f"MIG-{PARENT}/5/0"))
+    started.node.page()
+    started.node.fake.reset_calls()
+    for _ in range(3):
+        started.says(pod("a", MIG_9), pod("b", "MIG-none"), pod("c", MIG_7))
+        started.node.page(sweep=False)
+
+    calls = started.node.fake.calls()
+    started.node.sweep()
+
+    assert calls == 0
+    assert started.node.fake.calls() > 0
 
 
 def test_the_kubelet_is_asked_at_its_pace_only(cluster: Starter) -> None:
@@ -578,7 +604,7 @@ def test_owners_that_come_and_go_use_up_nothing(cluster: Starter) -> None:
     assert pods is not None
     for turn in range(2100):
         pods._table = (Allocation("team", f"pod-{turn}", "main", "nvidia.com/gpu", GPU_0),)  # noqa: SLF001
-        page = started.node.page(sweep=False)
+        page = started.node.page(sweep=turn % 100 == 99)  # now and then, or the readings would expire on a slow machine
 
     assert owners_on(lines_of(page)) == [("0", "", "pod-2099")]
     assert page.count("pod-") == sum("pod-2099" in line for line in page.splitlines())
@@ -617,6 +643,21 @@ def test_an_answer_of_the_public_api_is_understood() -> None:
     assert (read.name, read.namespace, read.containers[0].name) == ("train", "team", "main")
     assert read.containers[0].devices[0].resource_name == "nvidia.com/gpu"
     assert list(read.containers[0].devices[0].device_ids) == ["GPU-a", "GPU-b"]
+
+
+def test_claims_of_the_public_api_are_understood() -> None:
+    """The same for Dynamic Resource Allocation, whose messages have gaps in their numbers."""
+    cdi = b"\x0a\x05" + b"\x0a\x03x=y"
+    device = cdi + b"\x12\x0egpu.nvidia.com" + b"\x1a\x06node-1" + b"\x22\x05gpu-0" + b"\x2a\x01s"  # a share id
+    claim = b"\x12\x03c-1" + b"\x1a\x04team" + b"\x22" + bytes([len(device)]) + device
+    container = b"\x0a\x04main" + b"\x2a" + bytes([len(claim)]) + claim
+    pod_bytes = b"\x0a\x05train" + b"\x12\x04team" + b"\x1a" + bytes([len(container)]) + container
+    answer = GetResponse.FromString(b"\x0a" + bytes([len(pod_bytes)]) + pod_bytes)
+
+    assert list(allocations_in([answer.pod])) == [
+        Allocation("team", "train", "main", "gpu.nvidia.com", "gpu-0", "node-1", "team", "c-1")
+    ]
+    assert GetRequest(name="a", namespace="b").SerializeToString() == b"\x0a\x01a\x12\x01b"
 
 
 # ---- over OTLP

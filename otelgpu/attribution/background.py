@@ -1,7 +1,8 @@
 """A thread that looks at something again and again.
 
 Rule 1: nobody waits for it but `stop`; what it found is read from wherever *look* has put it.
-Rule 2: a look that fails is logged with its traceback and the thread goes on.
+Rule 2: a look that fails is logged with its traceback, once as long as it fails in the same way, and the thread goes
+        on.
 """
 
 import logging
@@ -43,11 +44,18 @@ class Background:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        failed = ""
         while not self._stopped:
             try:
                 self._look()
-            except Exception:
-                logger.exception("%s: a look failed; the next one starts afresh", self._thread.name)
+            except Exception as error:
+                if repr(error) != failed:
+                    logger.exception("%s: a look failed; the next one starts afresh", self._thread.name)
+                failed = repr(error)
+            else:
+                if failed:
+                    logger.info("%s: a look succeeds again", self._thread.name)
+                failed = ""
             self._looked.set()
             self._woken.wait(self._period)
             self._woken.clear()

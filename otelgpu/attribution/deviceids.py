@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from otelgpu.attribution.slices import SliceDevice
 from otelgpu.model import Device
 
 _OLD_MIG = re.compile(r"MIG-(GPU-.+)/([0-9]+)/[0-9]+")
@@ -53,6 +54,19 @@ class DeviceIds:
             if device is not None:
                 return Found(device, vgpu)
         return None
+
+    def claimed(self, claimed: SliceDevice) -> Device | None:
+        """Find a device of a ResourceSlice: by its UUID, or as the part of its parent that begins at a memory slice."""
+        if claimed.uuid or not claimed.parent:
+            return self._by_key.get(claimed.uuid)
+        parts = [
+            device
+            for device in self.devices
+            if (device.gpu_uuid, device.profile) == (claimed.parent, claimed.profile) and device.instance_id is not None
+        ]
+        # Where the driver does not tell the place, an instance is known as the only one of its kind, or not at all.
+        found = [part for part in parts if part.placement in (None, claimed.start)]
+        return found[0] if len(found) == 1 else None
 
     def numbered(self, index: int, instance_id: int | None) -> Device | None:
         """Find the GPU with this number, or its GPU instance."""

@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources API: one question, over its unix socket.
+"""The kubelet's pod-resources API: who holds what, of all pods or of one, asked over its unix socket.
 
 Rule 1: everything about gRPC stays here; what goes wrong leaves as KubeletError with a sentence.
 Rule 2: a call is bounded in time and size, and `close` from another thread ends it.
@@ -10,13 +10,15 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, Self, TypeVar, cast
 
 from otelgpu.errors import OtelgpuError
 
 LONGEST_MESSAGE = 16 * 1024 * 1024  # bytes; what the kubelet itself allows, where gRPC's default is a quarter of it
 LIMIT = 10.0  # seconds the kubelet has to answer
 _LIST = "/v1.PodResourcesLister/List"
+_GET = "/v1.PodResourcesLister/Get"
+_DISABLED = "disabled"  # in what kubelets before 1.34 answer to Get, unless a feature gate is set
 _PROBE = 1.0  # seconds
 _WHY: Mapping[int, str] = {
     errno.ENOENT: "there is no such socket; is the kubelet's folder mounted?",
@@ -28,17 +30,31 @@ _WHY: Mapping[int, str] = {
 
 
 class KubeletError(OtelgpuError):
-    """The kubelet did not say who has which device; asking later may help."""
+    """The kubelet did not say who has which device; asking later may help.
+
+    `lacks`: it never answers this question; `refused`: it did answer, that it does not know the pod.
+    """
+
+    def __init__(self, text: str, *, lacks: bool = False, refused: bool = False) -> None:
+        super().__init__(text)
+        self.lacks = lacks
+        self.refused = refused
 
 
 class Allocation(NamedTuple):
-    """One device that one container holds, as the kubelet names it."""
+    """One device that one container holds, as the kubelet names it.
+
+    A device of a claim (Dynamic Resource Allocation) has a pool; then `resource` is the name of the DRA driver.
+    """
 
     namespace: str
     pod: str
     container: str
     resource: str
     device_id: str
+    pool: str = ""
+    claim_namespace: str = ""
+    claim: str = ""
 
 
 class Lister(Protocol):
@@ -50,8 +66,23 @@ class Lister(Protocol):
     def allocations(self) -> tuple[Allocation, ...]:
         """List every device of every container, of whatever kind. Raise KubeletError."""
 
+    def allocations_of(self, namespace: str, pod: str) -> tuple[Allocation, ...]:
+        """List the devices of one pod. Raise KubeletError, also when the kubelet does not know the pod."""
+
     def close(self) -> None:
         """End the question under way, if any, and answer no other. Safe to call twice."""
+
+
+class _Message(Protocol):
+    """What is used of protobuf's messages."""
+
+    @classmethod
+    def FromString(cls, data: bytes, /) -> Self: ...  # noqa: N802 - protobuf's name
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's name
+
+
+_Answer = TypeVar("_Answer", bound=_Message)
 
 
 class _Channel(Protocol):
@@ -86,29 +117,15 @@ class Kubelet:
         """Ask now; see Lister."""
         if self.place() is None and (problem := self._problem()):
             raise KubeletError(f"{self._path}: {problem}")
-        import grpc  # here, because it costs 11 MB and only nodes with a kubelet need it
+        from otelgpu.attribution.messages import ListRequest, ListResponse, allocations_in  # with gRPC, see _asked
 
-        from otelgpu.attribution.podresources_pb2 import ListRequest, ListResponse
+        return tuple(allocations_in(self._asked(_LIST, ListRequest(), ListResponse).pods))
 
-        channel = self._opened()
-        ask = channel.unary_unary(
-            _LIST, request_serializer=ListRequest.SerializeToString, response_deserializer=ListResponse.FromString
-        )
-        try:
-            answer = cast("ListResponse", ask(ListRequest(), timeout=self._limit))
-        except grpc.RpcError as error:
-            raise KubeletError(self._reason(error)) from None
-        except ValueError:  # what grpc raises on a closed channel
-            raise KubeletError(f"{self._path}: closed while it was being asked") from None
-        finally:
-            channel.close()
-        return tuple(
-            Allocation(pod.namespace, pod.name, container.name, devices.resource_name, device_id)
-            for pod in answer.pods
-            for container in pod.containers
-            for devices in container.devices
-            for device_id in devices.device_ids
-        )
+    def allocations_of(self, namespace: str, pod: str) -> tuple[Allocation, ...]:
+        """Ask now; see Lister."""
+        from otelgpu.attribution.messages import GetRequest, GetResponse, allocations_in
+
+        return tuple(allocations_in([self._asked(_GET, GetRequest(name=pod, namespace=namespace), GetResponse).pod]))
 
     def close(self) -> None:
         """End the question under way, if any, and answer no other."""
@@ -116,6 +133,26 @@ class Kubelet:
             self._closed = True
             if self._channel is not None:
                 self._channel.close()
+
+    def _asked(self, question: str, request: _Message, response: type[_Answer]) -> _Answer:
+        import grpc  # here, because it costs 11 MB and only nodes with a kubelet need it
+
+        channel = self._opened()
+        ask = channel.unary_unary(
+            question, request_serializer=type(request).SerializeToString, response_deserializer=response.FromString
+        )
+        try:
+            return cast("_Answer", ask(request, timeout=self._limit))
+        except grpc.RpcError as error:
+            code, details = error.code(), str(error.details())
+            lacks = code is grpc.StatusCode.UNIMPLEMENTED or _DISABLED in details
+            # The kubelet gives its own errors without a code.
+            refused = not lacks and code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND)
+            raise KubeletError(self._reason(error), lacks=lacks, refused=refused) from None
+        except ValueError:  # what grpc raises on a closed channel
+            raise KubeletError(f"{self._path}: closed while it was being asked") from None
+        finally:
+            channel.close()
 
     def _opened(self) -> _Channel:
         import grpc

@@ -6,18 +6,65 @@ Rule 2: the result depends on the tables and the snapshot's devices alone, never
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
-from otelgpu.attribution.deviceids import DeviceIds
+from otelgpu.attribution.deviceids import DeviceIds, Found
 from otelgpu.attribution.jobs import NO_JOBS, Jobs, JobTable
+from otelgpu.attribution.kubelet import Allocation
+from otelgpu.attribution.mirror import Mirror
+from otelgpu.attribution.podmeta import PodKey, PodMeta, PodMetaTable
 from otelgpu.attribution.pods import NOTHING, Pods, Table
-from otelgpu.model import NOBODY, Owner, OwnerKind, Owners, Snapshot
+from otelgpu.attribution.slices import DeviceTable, Slice, SliceTable, devices_in
+from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Snapshot
 
 logger = logging.getLogger(__name__)
 
 NAMED = 8  # ids in one log line
+_NO_META = PodMeta()
+
+
+class _Tables(NamedTuple):
+    """What owners are made of. Each table is the same object for as long as it says the same."""
+
+    pods: Table
+    jobs: JobTable
+    metas: PodMetaTable
+    slices: SliceTable
+    pods_known: bool
+
+    def are(self, others: "_Tables") -> bool:
+        """Whether nothing has changed."""
+        return all(one is other for one, other in zip(self, others, strict=True))
+
+
+_NO_TABLES = _Tables(NOTHING, NO_JOBS, MappingProxyType({}), MappingProxyType({}), pods_known=False)
+
+
+class Source(Protocol):
+    """Whoever is asked in the background."""
+
+    name: str
+
+    @property
+    def is_up(self) -> bool | None:
+        """Whether the last question was answered; None before the first."""
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since it last told something; None when it never has."""
+
+    def start(self) -> None:
+        """Start asking; returns at once."""
+
+    def looked(self, timeout: float) -> bool:
+        """Wait for the first answer or failure, at most *timeout* seconds."""
+
+    def stop(self, timeout: float) -> bool:
+        """End the question under way and the thread; False when it did not end in time. Safe to call twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +72,35 @@ class _Made:
     """The owners that were made last, and what of."""
 
     snapshot_identity: int
-    pods: Table
-    jobs: JobTable
+    tables: _Tables
     owners: Owners
     unmatched: int
 
-    def holds_for(self, snapshot: Snapshot, pods: Table, jobs: JobTable) -> bool:
-        return self.snapshot_identity == snapshot.identity and self.pods is pods and self.jobs is jobs
+    def holds_for(self, snapshot: Snapshot, tables: _Tables) -> bool:
+        return self.snapshot_identity == snapshot.identity and self.tables.are(tables)
 
 
 class Attribution:
-    """Says who uses which device, from *pods* and *jobs* (None: not asked for)."""
+    """Says who uses which device, from *pods* and *jobs* (None: not asked for).
 
-    def __init__(self, *, pods: Pods | None = None, jobs: Jobs | None = None) -> None:
+    *metas* adds UIDs and labels to pods; *slices* tell which devices claims mean.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods | None = None,
+        jobs: Jobs | None = None,
+        metas: Mirror[PodKey, PodMeta] | None = None,
+        slices: Mirror[str, Slice] | None = None,
+    ) -> None:
         self.pods = pods
         self.jobs = jobs
+        self.metas = metas
+        self.slices = slices
         self._lock = threading.Lock()
         self._ids = DeviceIds(())
-        self._made = _Made(-1, NOTHING, NO_JOBS, NOBODY, 0)
+        self._made = _Made(-1, _NO_TABLES, NOBODY, 0)
         self._seen: frozenset[str] = frozenset()
         self._is_foreign = False
 
@@ -53,15 +111,24 @@ class Attribution:
 
     def owners(self, snapshot: Snapshot) -> Owners:
         """Say who uses the devices of *snapshot*, as far as it is known at this moment."""
-        pods = NOTHING if self.pods is None else self.pods.table()
-        jobs = NO_JOBS if self.jobs is None else self.jobs.table()
+        tables = self._tables()
         made = self._made
-        if not made.holds_for(snapshot, pods, jobs):
+        if not made.holds_for(snapshot, tables):
             with self._lock:
                 made = self._made
-                if not made.holds_for(snapshot, pods, jobs):
-                    made = self._made = self._make(snapshot, pods, jobs)
+                if not made.holds_for(snapshot, tables):
+                    made = self._made = self._make(snapshot, tables)
         return made.owners
+
+    def _tables(self) -> _Tables:
+        none = _NO_TABLES
+        return _Tables(
+            none.pods if self.pods is None else self.pods.table(),
+            none.jobs if self.jobs is None else self.jobs.table(),
+            none.metas if self.metas is None else self.metas.table(),
+            none.slices if self.slices is None else self.slices.table(),
+            self.pods is not None and self.pods.is_known,
+        )
 
     def start(self) -> None:
         """Start asking in the background; returns at once."""
@@ -69,44 +136,70 @@ class Attribution:
             source.start()
 
     def looked(self, timeout: float) -> bool:
-        """Wait until each has been asked once, at most *timeout* seconds each."""
-        looked = [source.looked(timeout) for source in self.sources()]
+        """Wait until each has been asked once, at most *timeout* seconds in all."""
+        until = time.monotonic() + timeout
+        looked = [source.looked(max(until - time.monotonic(), 0)) for source in self.sources()]
         return all(looked)
 
     def stop(self, timeout: float) -> bool:
-        """End everything; False when something did not end in time. Safe to call twice."""
-        ended = [source.stop(timeout) for source in self.sources()]
+        """End everything; False when something did not end in time, *timeout* seconds in all. Safe to call twice."""
+        until = time.monotonic() + timeout
+        for source in self.sources():
+            source.stop(0)  # all are told to end before any is waited for
+        ended = [source.stop(max(until - time.monotonic(), 0)) for source in self.sources()]
         return all(ended)
 
-    def sources(self) -> Iterator[Pods | Jobs]:
+    def sources(self) -> Iterator[Source]:
         """Give whoever is asked."""
-        yield from (source for source in (self.pods, self.jobs) if source is not None)
+        every: tuple[Source | None, ...] = (self.pods, self.jobs, self.metas, self.slices)
+        yield from (source for source in every if source is not None)
 
-    def _make(self, snapshot: Snapshot, pods: Table, jobs: JobTable) -> _Made:
+    def _make(self, snapshot: Snapshot, tables: _Tables) -> _Made:
         if self._made.snapshot_identity != snapshot.identity:
             self._ids = DeviceIds(snapshot.devices().values())
             self._ask_about_new_devices()
         found: dict[str, set[Owner]] = {device.uuid: set() for device in self._ids.devices}
+        claimable = devices_in(tables.slices)
         unmatched: list[str] = []
-        for held in pods:
-            match = self._ids.find(held.device_id)
+        # While no slice is known (otelgpu_attribution_up says so) claims mean nothing, and are no reason to warn.
+        judged = [held for held in tables.pods if tables.slices or not held.pool]
+        for held in judged:
+            match = self._claimed(held, claimable) if held.pool else self._ids.find(held.device_id)
             if match is None:
-                unmatched.append(held.device_id)
-            else:
-                owner = Owner(OwnerKind.POD, held.namespace, held.pod, held.container, vgpu=match.vgpu)
-                found[match.device.uuid].add(owner)
-        for place, names in jobs.items():
+                unmatched.append(f"{held.pool}/{held.device_id}" if held.pool else held.device_id)
+                continue
+            meta = tables.metas.get((held.namespace, held.pod), _NO_META)
+            owner = Owner(
+                OwnerKind.POD,
+                held.namespace,
+                held.pod,
+                held.container,
+                pod_uid=meta.uid,
+                vgpu=match.vgpu,
+                labels=meta.labels,
+                claim=_claim(held, match.device) if held.pool else (),
+            )
+            found[match.device.uuid].add(owner)
+        for place, names in tables.jobs.items():
             device = self._ids.numbered(*place)
             if device is not None:
                 found[device.uuid].update(Owner(OwnerKind.JOB, job=name) for name in names)
-        self._say_if_foreign(unmatched, is_foreign=bool(pods and found) and len(unmatched) == len(pods))
+        self._say_if_foreign(unmatched, is_foreign=bool(judged and found) and len(unmatched) == len(judged))
         by_device = {uuid: tuple(sorted(owners)) for uuid, owners in found.items() if owners}
-        return _Made(snapshot.identity, pods, jobs, self._numbered(by_device), len(unmatched))
+        owners = self._numbered(by_device, pods_known=tables.pods_known)
+        return _Made(snapshot.identity, tables, owners, len(unmatched))
 
-    def _numbered(self, by_device: dict[str, tuple[Owner, ...]]) -> Owners:
+    def _claimed(self, held: Allocation, claimable: DeviceTable) -> Found | None:
+        claimed = claimable.get((held.resource, held.pool, held.device_id))
+        device = None if claimed is None else self._ids.claimed(claimed)
+        return None if device is None else Found(device, "")
+
+    def _numbered(self, by_device: dict[str, tuple[Owner, ...]], *, pods_known: bool) -> Owners:
         """Give a table the identity of the one before when it says the same, a new one otherwise."""
         before = self._made.owners
-        return before if by_device == before.by_device else Owners(before.identity + 1, MappingProxyType(by_device))
+        if by_device == before.by_device and pods_known == before.pods_known:
+            return before
+        return Owners(before.identity + 1, MappingProxyType(by_device), pods_known)
 
     def _ask_about_new_devices(self) -> None:
         """Have the kubelet asked at once when there is a device that was not there before, but for the first ones."""
@@ -127,6 +220,19 @@ class Attribution:
             )
         else:
             logger.info("what the kubelet speaks of is found among the GPUs again")
+
+
+def _claim(held: Allocation, device: Device) -> Attributes:
+    """List what is known of a claim and the device that it got, by dcgm-exporter's names without `dra_`."""
+    instance = () if device.instance_id is None else (("mig_device_uuid", device.uuid), ("mig_profile", device.profile))
+    return (
+        ("claim_name", held.claim),
+        ("claim_namespace", held.claim_namespace),
+        ("device_name", held.device_id),
+        ("driver_name", held.resource),
+        *instance,
+        ("pool_name", held.pool),
+    )
 
 
 def _listed(ids: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&otelgpu/attribution/podresources.proto\x12\x17otelgpu.podresources.v1\"\r\n\x0bListRequest\":\n\x0cListResponse\x12*\n\x04pods\x18\x01 \x03(\x0b\x32\x1c.otelgpu.podresources.v1.Pod\"^\n\x03Pod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x36\n\ncontainers\x18\x03 \x03(\x0b\x32\".otelgpu.podresources.v1.Container\"L\n\tContainer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32 .otelgpu.podresources.v1.Devices\"4\n\x07\x44\x65vices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&otelgpu/attribution/podresources.proto\x12\x17otelgpu.podresources.v1\"\r\n\x0bListRequest\":\n\x0cListResponse\x12*\n\x04pods\x18\x01 \x03(\x0b\x32\x1c.otelgpu.podresources.v1.Pod\"-\n\nGetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\"8\n\x0bGetResponse\x12)\n\x03pod\x18\x01 \x01(\x0b\x32\x1c.otelgpu.podresources.v1.Pod\"^\n\x03Pod\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x36\n\ncontainers\x18\x03 \x03(\x0b\x32\".otelgpu.podresources.v1.Container\"|\n\tContainer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32 .otelgpu.podresources.v1.Devices\x12.\n\x06\x63laims\x18\x05 \x03(\x0b\x32\x1e.otelgpu.podresources.v1.Claim\"4\n\x07\x44\x65vices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"a\n\x05\x43laim\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x37\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32&.otelgpu.podresources.v1.ClaimedDevice\"L\n\rClaimedDevice\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,10 +25,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTREQUEST']._serialized_end=80
   _globals['_LISTRESPONSE']._serialized_start=82
   _globals['_LISTRESPONSE']._serialized_end=140
-  _globals['_POD']._serialized_start=142
-  _globals['_POD']._serialized_end=236
-  _globals['_CONTAINER']._serialized_start=238
-  _globals['_CONTAINER']._serialized_end=314
-  _globals['_DEVICES']._serialized_start=316
-  _globals['_DEVICES']._serialized_end=368
+  _globals['_GETREQUEST']._serialized_start=142
+  _globals['_GETREQUEST']._serialized_end=187
+  _globals['_GETRESPONSE']._serialized_start=189
+  _globals['_GETRESPONSE']._serialized_end=245
+  _globals['_POD']._serialized_start=247
+  _globals['_POD']._serialized_end=341
+  _globals['_CONTAINER']._serialized_start=343
+  _globals['_CONTAINER']._serialized_end=467
+  _globals['_DEVICES']._serialized_start=469
+  _globals['_DEVICES']._serialized_end=521
+  _globals['_CLAIM']._serialized_start=523
+  _globals['_CLAIM']._serialized_end=620
+  _globals['_CLAIMEDDEVICE']._serialized_start=622
+  _globals['_CLAIMEDDEVICE']._serialized_end=698
 # @@protoc_insertion_point(module_scope)

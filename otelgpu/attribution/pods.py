@@ -3,19 +3,26 @@
 Rule 1: readers take the last good answer, whole; none of them ever waits for the kubelet.
 Rule 2: while the kubelet does not answer its last word holds for `expire` seconds, then nobody owns anything.
 Rule 3: a fault is logged when it appears (or becomes another one) and when it clears.
+Rule 4: a pod that is new, or is told of by the API server, is asked about alone where the kubelet can do that (Get):
+        then its first figures have an owner, and the other 499 pods are not listed for it.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from otelgpu.attribution.background import Background
 from otelgpu.attribution.kubelet import Allocation, KubeletError, Lister
+from otelgpu.attribution.podmeta import PodKey
 
 logger = logging.getLogger(__name__)
 
-WATCH = 1.0  # seconds between two looks at whether the kubelet was restarted
+WATCH = 1.0  # seconds between two looks at whether the kubelet was restarted, or a pod is new
+MOST_GETS = 16  # pods that are asked about one by one; for more of them everything is listed
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-*")
 _SHARED = ".shared"  # what NVIDIA's plugin adds to the name of a resource that is shared out
 
@@ -23,13 +30,28 @@ Table = tuple[Allocation, ...]
 NOTHING: Table = ()
 
 
-def own_pod_of(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Name this process's own pod as (namespace, name), as far as it is known: "" for what is not."""
-    return environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "") or environ.get("HOSTNAME", "")
+def own_pod_of(environ: Mapping[str, str], folder: str = "") -> tuple[str, str]:
+    """Name this process's own pod as (namespace, name), as far as it is known: "" for what is not.
+
+    *folder* is that of the service account. The host name is the pod's only in a pod (and not with hostNetwork, where
+    POD_NAME has to be set): outside it would hide a pod that happens to be called like the machine.
+    """
+    namespace = environ.get("POD_NAMESPACE", "")
+    name = environ.get("POD_NAME", "")
+    if not name and environ.get("KUBERNETES_SERVICE_HOST"):
+        name = environ.get("HOSTNAME", "")
+    if name and not namespace and folder:
+        with suppress(OSError, UnicodeDecodeError):
+            namespace = (Path(folder) / "namespace").read_text(encoding="utf-8").strip()
+    return namespace, name
 
 
 class Pods:
-    """Asks *kubelet* every *refresh* seconds. *own_pod* is (namespace, name) of a pod that owns nothing."""
+    """Asks *kubelet* every *refresh* seconds.
+
+    *drivers* are those of Dynamic Resource Allocation whose claims count; *own_pod* is (namespace, name) of a pod that
+    owns nothing.
+    """
 
     name = "kubelet"
 
@@ -40,6 +62,7 @@ class Pods:
         refresh: float,
         expire: float,
         resource_names: Iterable[str] = (),
+        drivers: Iterable[str] = (),
         own_pod: tuple[str, str] = ("", ""),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,6 +70,7 @@ class Pods:
         self._refresh = refresh
         self._expire = expire
         self._resources = (*GPU_RESOURCES, *resource_names)
+        self._drivers = frozenset(drivers)
         self._own_pod = own_pod
         self._clock = clock
         self._table = NOTHING
@@ -54,6 +78,9 @@ class Pods:
         self._asked_at: float | None = None
         self._place: object = None
         self._hurried = False
+        self._noticed_lock = threading.Lock()
+        self._noticed: set[PodKey] = set()
+        self._can_get = True
         self._finished = 0
         self._problem: str | None = None
         self._background = Background("otelgpu-kubelet", self._look, period=min(WATCH, refresh))
@@ -76,15 +103,29 @@ class Pods:
         """How many questions were answered, or failed."""
         return self._finished
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the table says what is so: the kubelet has answered, and not too long ago."""
+        age = self.age
+        return age is not None and age <= self._expire
+
     def table(self) -> Table:
         """Return what is held now, sorted; the same object for as long as nothing changes."""
-        age = self.age
-        return self._table if age is not None and age <= self._expire else NOTHING
+        return self._table if self.is_known else NOTHING
 
     def hurry(self) -> None:
         """Ask again now."""
         self._hurried = True
         self._background.wake()
+
+    def notice(self, key: PodKey, is_there: bool) -> None:  # noqa: FBT001 - the mirror's callback
+        """Be told that a pod of this node came, changed or went. A holder whose status changes holds what it held."""
+        holds = any((held.namespace, held.pod) == key for held in self._table)
+        if is_there and not holds:
+            with self._noticed_lock:
+                self._noticed.add(key)
+        elif holds and not is_there:
+            self.hurry()
 
     # life
 
@@ -105,7 +146,14 @@ class Pods:
 
     def _look(self) -> None:
         place = self._kubelet.place()
-        if not (self._hurried or self._is_due() or place != self._place):
+        if place != self._place:
+            self._can_get = True
+        with self._noticed_lock:
+            noticed, self._noticed = self._noticed, set()
+        is_due = self._hurried or self._is_due() or place != self._place
+        if not is_due and noticed and self._can_get and self._problem is None:
+            is_due = len(noticed) > MOST_GETS or not self._get(noticed)
+        if not is_due:
             return
         self._hurried = False
         self._place = place
@@ -116,12 +164,29 @@ class Pods:
         except KubeletError as error:
             problem = str(error)
         else:
-            if held != self._table:
-                self._table = held
+            self._keep(held)
             self._answered_at = self._clock()
         self._asked_at = started_at
         self._say(problem)
         self._finished += 1
+
+    def _get(self, pods: Iterable[PodKey]) -> bool:
+        """Ask about these pods alone; False when all have to be listed instead."""
+        for namespace, name in sorted(pods):
+            try:
+                held = self._held(self._kubelet.allocations_of(namespace, name))
+            except KubeletError as error:
+                if error.refused:
+                    continue  # it does not know the pod (yet); the next list tells
+                self._can_get = not error.lacks
+                return False
+            others = (other for other in self._table if (other.namespace, other.pod) != (namespace, name))
+            self._keep(tuple(sorted((*others, *held))))
+        return True
+
+    def _keep(self, held: Table) -> None:
+        if held != self._table:
+            self._table = held
 
     def _is_due(self) -> bool:
         return self._asked_at is None or self._clock() - self._asked_at >= self._refresh
@@ -131,6 +196,10 @@ class Pods:
         kinds: dict[str, bool] = {}
         held = set()
         for allocation in allocations:
+            if allocation.pool:
+                if allocation.resource in self._drivers and not self._is_own(allocation):
+                    held.add(allocation)
+                continue
             is_gpu = kinds.get(allocation.resource)
             if is_gpu is None:
                 is_gpu = kinds[allocation.resource] = self._is_gpu(allocation.resource)

@@ -54,7 +54,8 @@ def _lines() -> Iterator[str]:
     for setting in SETTINGS.values():
         flags = ", ".join(f"`{flag}`" for flag in setting.flags)
         default = default_text(setting)
-        cells = (f"`{setting.key}`", flags, f"`{setting.variable}`", f"`{default}`" if default else "", setting.meaning)
+        variables = ", ".join(f"`{name}`" for name in (setting.variable, setting.theirs) if name)
+        cells = (f"`{setting.key}`", flags, variables, f"`{default}`" if default else "", setting.meaning)
         yield f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
 
 

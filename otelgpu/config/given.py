@@ -79,6 +79,14 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> Iterato
             problems.append(Problem(f"{plain(variable)}: {unknown.sentence}", unknown=unknown))
 
 
+def from_their_environ(environ: Mapping[str, str]) -> Iterator[Given]:
+    """Give back what the variables of dcgm-exporter say, where a setting has one. An empty one says nothing."""
+    for setting in SETTINGS.values():
+        if setting.theirs and (text := environ.get(setting.theirs)):
+            for name, whole, value in _pieces(setting, text, split=True):
+                yield Given(setting, value, setting.theirs, setting.theirs, whole, name=name)
+
+
 def from_flags(flags: Iterable[Flag]) -> Iterator[Given]:
     """Give back what the command line says. Of a flag that takes one value the last one counts, as everywhere."""
     for flag in flags:
@@ -87,14 +95,9 @@ def from_flags(flags: Iterable[Flag]) -> Iterator[Given]:
             yield Given(setting, value, flag.spelling, f"{flag.spelling} {plain(whole)}", None, name=name)
 
 
-def commas(text: str) -> list[str]:
-    """Split a list that was written as one text; a comma too many does no harm."""
-    return [piece for part in text.split(",") if (piece := part.strip())]
-
-
 def _pieces(setting: Setting, text: str, *, split: bool) -> Iterator[tuple[str, str, str | None]]:
     """Split a text into (name, whole entry, value); the name is "" but in a mapping, and NAMELESS where one lacks."""
-    entries = commas(text) if split and setting.shape is not Shape.ONE else [text]
+    entries = setting.split(text) if split and setting.shape is not Shape.ONE else [text]
     if setting.shape is Shape.LIST and not entries:
         yield "", text, None
     for entry in entries:

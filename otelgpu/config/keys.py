@@ -19,6 +19,8 @@ from otelgpu.config.words import one_of
 
 PREFIX = "OTELGPU_"
 NULL = "null"
+# What Go's strconv.ParseBool takes beyond what msgspec does; manifests for dcgm-exporter may hold it.
+_GO_TRUTHS = {"t": "true", "T": "true", "f": "false", "F": "false"}
 
 
 class Shape(StrEnum):
@@ -38,17 +40,20 @@ class Setting:
     meaning: str
     group: str  # what it has in common with its neighbours: the first line about their struct
     short: str  # "--reuse", or ""
+    letter: str  # "-k", or ""
+    theirs: str  # dcgm-exporter's variable, or ""
     word: str  # stands for the value in help: --listen ADDRESS
     shape: Shape
     nullable: bool
     leaf: object  # the type of one value, with its limits, as msgspec takes it
     parse: Callable[[str], object] | None  # instead of msgspec
+    split: Callable[[str], list[str]]  # a list that was written as one text
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Every flag of this setting, the one to show first."""
         full = "--" + self.key.replace(".", "-").replace("_", "-")
-        return (self.short, full) if self.short else (full,)
+        return tuple(flag for flag in (self.short, full, self.letter) if flag)
 
     @property
     def is_switch(self) -> bool:
@@ -79,6 +84,8 @@ class Setting:
         raw: object = text
         if get_origin(kind) is Literal:
             raw = text.lower() if text.isascii() else text  # or a Kelvin sign would pass for a K
+        elif kind is bool:
+            raw = _GO_TRUTHS.get(text, text)
         elif kind is float:
             try:
                 raw = parse_seconds(text)
@@ -106,12 +113,20 @@ def settings(struct: type[Struct] = Config, *, prefix: str = "") -> Iterator[Set
             meaning=about.description or "",
             group=(struct.__doc__ or "").partition("\n")[0].rstrip("."),
             short=about.extra["flag"],
+            letter=about.extra["letter"],
+            theirs=about.extra["variable"],
             word=about.extra["word"] or _word(leaf),
             shape=shape,
             nullable=nullable,
             leaf=leaf,
             parse=about.extra["parse"],
+            split=about.extra["split"] or commas,
         )
+
+
+def commas(text: str) -> list[str]:
+    """Split a list that was written as one text; a comma too many does no harm."""
+    return [piece for part in text.split(",") if (piece := part.strip())]
 
 
 def _leaf(annotated: object) -> tuple[object, Shape, bool]:

@@ -1,5 +1,7 @@
 """From texts to a Config: flag over environment over file over OTEL_* over default.
 
+In the environment a variable of ours (OTELGPU_) goes over the one that dcgm-exporter reads.
+
 Rule 1: every problem of every layer is found before any is reported, also of a value that another one overrides.
 Rule 2: the more explicit layer replaces a value whole; lists and labels are not merged.
 Rule 3: what takes more than one setting to judge is judged here, once all the values it needs are good.
@@ -11,7 +13,16 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
+from otelgpu.config.given import (
+    FILE_VARIABLE,
+    NAMELESS,
+    Flag,
+    Given,
+    Problem,
+    from_environ,
+    from_flags,
+    from_their_environ,
+)
 from otelgpu.config.keys import Shape
 from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config, Otlp
@@ -45,6 +56,7 @@ def load(
     standard = chosen_exporters(environ, problems)
     above = (
         _grouped(_from_file(environ, config_path, problems)),
+        _grouped(from_their_environ(environ)),
         _grouped(from_environ(environ, problems)),
         _grouped(from_flags(flags)),
     )

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -10,6 +10,8 @@ from otelgpu.config.about import about
 
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 _LONGEST_SOCKET_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
+_LONGEST_PATTERN = 1000  # characters
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9._/*?\[\]!-]+")
 
 
@@ -28,6 +30,40 @@ def parse_folder(text: str) -> str:
     return text
 
 
+def parse_pattern(text: str) -> str:
+    """Read a regular expression."""
+    if len(text) > _LONGEST_PATTERN:
+        raise ValueError(f"a pattern has at most {_LONGEST_PATTERN} characters")
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"expected a regular expression ({error})") from None
+    return text
+
+
+def split_patterns(text: str) -> list[str]:
+    """Split a list of regular expressions at the commas that stand in no bracket of any kind.
+
+    So `a{1,3},b` is two, where dcgm-exporter makes three pieces of it. Nothing is lost: the key of a label holds no
+    comma, so that a pattern that has one outside brackets matches none.
+    """
+    pieces, opened, is_escaped = [""], "", False
+    for char in text:
+        if is_escaped or char == "\\":
+            is_escaped = not is_escaped
+        elif opened.endswith("["):
+            opened = opened[:-1] if char == "]" else opened
+        elif char in "([{":
+            opened += char
+        elif char in ")}":
+            opened = opened[:-1]
+        elif char == "," and not opened:
+            pieces.append("")
+            continue
+        pieces[-1] += char
+    return [piece for part in pieces if (piece := part.strip())]
+
+
 def parse_resource_name(text: str) -> str:
     """Read the name of a Kubernetes resource, or a pattern of names."""
     if not _RESOURCE_NAME.fullmatch(text):
@@ -40,13 +76,19 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     enabled: Annotated[
         bool,
-        about("Ask the kubelet which pod holds which GPU, and label series with it.", flag="--kubernetes"),
+        about(
+            "Ask the kubelet which pod holds which GPU, and label series with it.",
+            flag="--kubernetes",
+            letter="-k",
+            variable="DCGM_EXPORTER_KUBERNETES",
+        ),
     ] = False
     socket: Annotated[
         str,
         about(
             "The kubelet's pod-resources socket.",
             flag="--pod-resources-kubelet-socket",
+            variable="DCGM_POD_RESOURCES_KUBELET_SOCKET",
             word="PATH",
             parse=parse_socket,
         ),
@@ -67,6 +109,7 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "More resources that are GPUs, as names or patterns (`example.com/gpu-*`), besides `nvidia.com/gpu`, "
             "`nvidia.com/mig-*` and their `.shared` forms.",
             flag="--nvidia-resource-names",
+            variable="NVIDIA_RESOURCE_NAMES",
             word="NAMES",
             parse=parse_resource_name,
         ),
@@ -75,7 +118,8 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         about(
             "Copy the series of a shared GPU for each owner, with label `vgpu`, as dcgm-exporter does; sums over pods "
-            "then count the GPU once for each owner."
+            "then count the GPU once for each owner.",
+            variable="KUBERNETES_VIRTUAL_GPUS",
         ),
     ] = False
     old_names: Annotated[
@@ -84,8 +128,72 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Labels `uuid`, `pod_name`, `pod_namespace` and `container_name` for `UUID`, `pod`, `namespace` and "
             "`container`.",
             flag="--use-old-namespace",
+            letter="-o",
+            variable="DCGM_EXPORTER_USE_OLD_NAMESPACE",
         ),
     ] = False
+    gpu_id_type: Annotated[
+        Literal["auto", "uid", "device-name"],
+        about(
+            "Taken from dcgm-exporter's `uid` and `device-name`, and without effect: every form of a device id is "
+            "recognised by itself.",
+            variable="DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE",
+        ),
+    ] = "auto"
+    pod_uid: Annotated[
+        bool,
+        about(
+            "Label `pod_uid`, which the API server is asked for.",
+            flag="--kubernetes-enable-pod-uid",
+            variable="DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",
+        ),
+    ] = False
+    pod_labels: Annotated[
+        bool,
+        about(
+            "The pod's own labels, which the API server is asked for; all of them, unless `kubernetes.pod_label_allow` "
+            "names some.",
+            flag="--kubernetes-enable-pod-labels",
+            variable="DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
+        ),
+    ] = False
+    pod_label_allow: Annotated[
+        tuple[str, ...],
+        about(
+            "Only pod labels whose key one of these regular expressions finds (`^app$`, `team`); a list in the file, a "
+            "flag for each, or with commas between them.",
+            flag="--kubernetes-pod-label-allowlist-regex",
+            variable="DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
+            word="REGEX",
+            parse=parse_pattern,
+            split=split_patterns,
+        ),
+    ] = ()
+    dra: Annotated[
+        bool,
+        about(
+            "Also name pods that got their GPU by Dynamic Resource Allocation, with labels `dra_*`; the API server is "
+            "asked for this node's ResourceSlices.",
+            flag="--kubernetes-enable-dra",
+            variable="KUBERNETES_ENABLE_DRA",
+        ),
+    ] = False
+    node: Annotated[
+        str,
+        about(
+            "The name of this node in Kubernetes. The API server is asked about this node alone.",
+            variable="NODE_NAME",
+            word="NAME",
+        ),
+    ] = ""
+    service_account: Annotated[
+        str,
+        about(
+            "The folder with `token` and `ca.crt` for the API server; both are read anew for each connection.",
+            word="PATH",
+            parse=parse_folder,
+        ),
+    ] = SERVICE_ACCOUNT
 
 
 class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +205,7 @@ class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "A folder in which the scheduler writes a file for each GPU (`0`, or `0.7` for a MIG instance) with one "
             "job a line, shown as label `hpc_job`; `null`: none.",
             flag="--hpc-job-mapping-dir",
+            variable="DCGM_HPC_JOB_MAPPING_DIR",
             word="PATH",
             parse=parse_folder,
         ),

@@ -178,7 +178,7 @@ OWN_LABELS = frozenset(
         *("error_type", "network_io_direction"),  # in semconv naming they tell series of one family apart
     )
 )
-_OWN_PREFIXES = ("DCGM_", "hw_", "otel_scope_", "dra_")
+OWN_PREFIXES = ("DCGM_", "hw_", "k8s_", "otel_scope_", "dra_")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -188,7 +188,7 @@ def check_label_name(name: str) -> None:
         raise ValueError("a label name is letters, digits and _, and no digit comes first")
     if name.startswith("__"):
         raise ValueError("label names that begin with __ belong to Prometheus")
-    if name in OWN_LABELS or name.startswith(_OWN_PREFIXES):
+    if name in OWN_LABELS or name.startswith(OWN_PREFIXES):
         raise ValueError("otelgpu sets this label itself")
 
 

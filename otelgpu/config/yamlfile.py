@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from otelgpu.config.given import Given, Problem, commas
+from otelgpu.config.given import Given, Problem
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, meant, plain, shown, whole
 
@@ -133,7 +133,7 @@ class _Walk:
                 if self._is_text(item, setting.key, "one value"):
                     yield self._given(setting, item.value, item)
         elif self._is_text(node, setting.key, "a list" if setting.shape is Shape.LIST else "one value"):
-            pieces = commas(node.value) if setting.shape is Shape.LIST else [node.value]
+            pieces = setting.split(node.value) if setting.shape is Shape.LIST else [node.value]
             for piece in pieces or [None]:
                 yield self._given(setting, piece, node)
 

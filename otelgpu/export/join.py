@@ -9,7 +9,9 @@ Rule 3: a value stands under an owner's name only when the device is that owner'
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
 from otelgpu.fields.xid import xid_text
@@ -31,7 +33,15 @@ VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 # copy of the device's value, so a copy would say something else under the same name.
 PER_PROCESS = frozenset((203, 252))
 
-NO_COPIES: Sequence[Attributes] = ((),)
+
+class Copy(NamedTuple):
+    """What one line of a series says of an owner: *labels* stand among the label rows, as dcgm-exporter prints them."""
+
+    attributes: Attributes = ()
+    labels: Attributes = ()
+
+
+NO_COPIES: Sequence[Copy] = (Copy(),)
 
 
 def scaled(shape: Shape) -> Callable[[int | float], int | float]:
@@ -72,6 +82,18 @@ OWNER_ATTRIBUTES = (
     ("hw.gpu.nvidia.job.id", "job"),
 )
 
+
+# The claim of an Owner (Dynamic Resource Allocation), by the part of it.
+CLAIM_ATTRIBUTES = {
+    "claim_name": "hw.gpu.nvidia.dra.claim.name",
+    "claim_namespace": "hw.gpu.nvidia.dra.claim.namespace",
+    "device_name": "hw.gpu.nvidia.dra.device.name",
+    "driver_name": "hw.gpu.nvidia.dra.driver.name",
+    "mig_device_uuid": "hw.gpu.nvidia.dra.mig.uuid",
+    "mig_profile": "hw.gpu.nvidia.dra.mig.profile",
+    "pool_name": "hw.gpu.nvidia.dra.pool.name",
+}
+POD_LABEL = "k8s.pod.label."  # and the key of the label
 
 # Label rows that say what an attribute of every point says anyway.
 TOLD: Mapping[int, str] = {
@@ -121,7 +143,9 @@ class DcgmJoin:
         """Return the field's shape in this generation."""
         return field.dcgm49 if self.compat == "4.9" else field.dcgm
 
-    def label_pairs(self, series: Series, snapshot: Snapshot, more: Attributes = ()) -> list[tuple[str, str]]:
+    def label_pairs(
+        self, series: Series, snapshot: Snapshot, more: Attributes = (), copy: Copy = NO_COPIES[0]
+    ) -> list[tuple[str, str]]:
         """List the labels of a series in printed order: fixed ones, then label rows, then attributes by name."""
         device = series.device
         pairs = [
@@ -136,9 +160,10 @@ class DcgmJoin:
         if self.hostname:
             pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
         rows = [(self.shape(field).name, text) for field, text in snapshot.labels.get(device.uuid, ())]
-        return pairs + sorted([*rows, *self.labels]) + sorted([*series.attributes, *more])
+        rows += [*self.labels, *copy.labels]
+        return pairs + sorted(rows) + sorted([*series.attributes, *more, *copy.attributes])
 
-    def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Attributes]:
+    def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Copy]:
         """List the owner labels of each line that a series gets; one line without any when nobody is to be named.
 
         The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job.
@@ -152,21 +177,38 @@ class DcgmJoin:
         elif field.id in PER_PROCESS:
             pods = []
         jobs: list[Owner | None] = [*_of_kind(found, OwnerKind.JOB)]
-        return [
-            (self._owner_labels(pod) if pod else ()) + (self._owner_labels(job) if job else ())
-            for pod in pods or [None]
-            for job in jobs or [None]
-        ]
+        return [self._copy(pod, job) for pod in pods or [None] for job in jobs or [None]]
+
+    def _copy(self, pod: Owner | None, job: Owner | None) -> Copy:
+        attributes = (self._owner_attributes(pod) if pod else ()) + (self._owner_attributes(job) if job else ())
+        return Copy(attributes, self._pod_labels(pod) if pod else ())
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the labels by which a device and one of its owners are known."""
+        return (*self.device_labels(device), *self._owner_attributes(owner), *self._pod_labels(owner))
+
+    def device_labels(self, device: Device) -> Attributes:
+        """List the labels by which a device is known."""
         instance = () if device.instance_id is None else (("GPU_I_ID", str(device.instance_id)),)
         uuid = "uuid" if self.old_names else "UUID"
-        return (("gpu", str(device.index)), (uuid, device.gpu_uuid), *instance, *self._owner_labels(owner))
+        return (("gpu", str(device.index)), (uuid, device.gpu_uuid), *instance)
 
-    def _owner_labels(self, owner: Owner) -> Attributes:
+    def renamed_labels(self, owners: Owners) -> int | None:
+        """Count the pod labels that are shown under another name than their own; None where no pod has any."""
+        pods = {(owner.namespace, owner.pod): owner.labels for found in owners.by_device.values() for owner in found}
+        shown = [labels for labels in pods.values() if labels]
+        return renamed_labels(shown, self._own_labels) if shown else None
+
+    def _owner_attributes(self, owner: Owner) -> Attributes:
         names = OLD_OWNER_LABELS if self.old_names else OWNER_LABELS
-        return _present(owner, names) + owner.labels
+        return _present(owner, names) + tuple((f"dra_{name}", text) for name, text in owner.claim)
+
+    def _pod_labels(self, owner: Owner) -> Attributes:
+        return shown_pod_labels(owner.labels, self._own_labels)[0]
+
+    @property
+    def _own_labels(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +245,25 @@ class SemconvJoin:
         )
         present = {name: text for name, text in pairs if text}
         for owner in alone:
-            present |= dict(_present(owner, OWNER_ATTRIBUTES) + owner.labels)
+            present |= dict(_owner_attributes(owner))
         of_series = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
         told = {text_attribute(field): text for field, text in texts if text and field.id not in TOLD}
         return present | told | dict(shape.attributes) | of_series | dict(self.labels)
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""
+        return (*self.device_labels(device), *_owner_attributes(owner))
+
+    def device_labels(self, device: Device) -> Attributes:
+        """List the attributes by which a device is known."""
         parent = () if device.instance_id is None else (("hw.parent", device.gpu_uuid),)
-        return (("hw.id", device.uuid), *parent, *_present(owner, OWNER_ATTRIBUTES), *owner.labels)
+        return (("hw.id", device.uuid), *parent)
+
+    def renamed_labels(self, owners: Owners) -> int | None:  # noqa: ARG002 - as DcgmJoin
+        """Return None: here a pod's labels keep their keys."""
+        return None
+
+
+def _owner_attributes(owner: Owner) -> Attributes:
+    claim = tuple((CLAIM_ATTRIBUTES[name], text) for name, text in owner.claim)
+    return _present(owner, OWNER_ATTRIBUTES) + claim + tuple((POD_LABEL + key, text) for key, text in owner.labels)

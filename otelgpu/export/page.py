@@ -64,7 +64,9 @@ class PageReader(MetricReader):
             self._collected = None
             with self._pinned.to(snapshot, shown=shown):
                 self.collect()
-            return self._text.write(self._collected, snapshot, owners, openmetrics=form is Format.OPENMETRICS)
+            return self._text.write(
+                self._collected, snapshot, owners, openmetrics=form is Format.OPENMETRICS, shown=shown
+            )
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
         self._collected = metrics_data

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from otelgpu.export.join import SemconvJoin, scaled
-from otelgpu.export.owners import owner_metrics
+from otelgpu.export.owners import owner_metrics, state_metrics
 from otelgpu.export.page import Format
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
@@ -49,7 +49,8 @@ class JoinedPrometheusReader(PrometheusMetricReader):
             return generate(self._own_registry)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401
-        joined = self._joiner.joined(metrics_data, self._pinned.latest, self._owners)
+        shown = self._pinned.shown is not None
+        joined = self._joiner.joined(metrics_data, self._pinned.latest, self._owners, shown=shown)
         super()._receive_metrics(joined, timeout_millis=timeout_millis, **kwargs)
 
 
@@ -60,12 +61,18 @@ class Joiner:
         self._fields: Mapping[str, Field] = {field.name.lower(): field for field in fields}
         self._join = join
 
-    def joined(self, metrics: MetricsData, snapshot: Snapshot | None, owners: Owners = NOBODY) -> MetricsData:
+    def joined(
+        self, metrics: MetricsData, snapshot: Snapshot | None, owners: Owners = NOBODY, *, shown: bool = True
+    ) -> MetricsData:
         """Join every metric of ours; fields that share a name become one metric. Others pass as they are.
 
-        The points of owners are added to the first scope.
+        The points of owners are added to the first scope. `shown`: the snapshot's readings may still be shown.
         """
-        owned = iter(() if snapshot is None else [list(owner_metrics(self._join, snapshot, owners))])
+        of_owners: list[Metric] = []
+        if snapshot is not None:
+            of_owners += owner_metrics(self._join, snapshot, owners)
+            of_owners += state_metrics(self._join, snapshot, owners) if shown else ()
+        owned = iter([of_owners])
         return MetricsData(
             [
                 ResourceMetrics(

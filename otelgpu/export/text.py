@@ -6,7 +6,7 @@ Rule 3: a family without a sample is not on the page, and each family is on it o
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,10 +20,10 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
-from otelgpu.export.owners import owner_metrics
+from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
 from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
-from otelgpu.model import NOBODY, Attributes, Owners, Series, Snapshot
+from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
 
 OWN = "otelgpu."
 UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
@@ -68,6 +68,8 @@ class TextPage:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
+        self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
+        self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
 
     def write(
         self,
@@ -76,8 +78,12 @@ class TextPage:
         owners: Owners = NOBODY,
         *,
         openmetrics: bool = False,
+        shown: bool = True,
     ) -> bytes:
-        """Write one page. In OpenMetrics a counter that is not named _total can only be `unknown`."""
+        """Write one page. In OpenMetrics a counter that is not named _total can only be `unknown`.
+
+        `shown`: the snapshot's readings may still be shown.
+        """
         found: list[tuple[int, _Family, Sequence[NumberDataPoint]]] = []
         own: list[Block] = []
         for metric in _metrics(metrics):
@@ -92,6 +98,8 @@ class TextPage:
             for _, family, points in sorted(found, key=lambda entry: entry[0]):
                 self._write_family(lines, family, points, snapshot, owners, openmetrics=openmetrics)
             own.extend(self._owner_blocks(snapshot, owners))
+            if shown:
+                own.extend(self._state_blocks(snapshot, owners))
         for _, block in sorted(own, key=lambda entry: entry[0]):
             lines.extend(block)
         if openmetrics:
@@ -153,16 +161,29 @@ class TextPage:
         self, family: _Family, series: Series, snapshot: Snapshot, owners: Owners, *, more: Attributes
     ) -> list[str]:
         return [
-            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, (*more, *named)))} "
-            for named in self._join.copies(family.field, series, owners)
+            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, copy))} "
+            for copy in self._join.copies(family.field, series, owners)
         ]
 
     def _owner_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
         identity = (snapshot.identity, owners.identity)
         if self._owned[0] != identity:
-            metrics = owner_metrics(self._join, snapshot, owners)
-            self._owned = (identity, [(metric.name, _own_block(metric, openmetrics=False)) for metric in metrics])
+            self._owned = (identity, list(_blocks(owner_metrics(self._join, snapshot, owners))))
         return self._owned[1]
+
+    def _state_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
+        """Write the states, which seldom change, anew only when one has."""
+        identity = (snapshot.identity, owners.identity)
+        if self._allocatable[0] != identity:
+            self._allocatable = (identity, allocatable(snapshot))
+        now = (identity, states(self._allocatable[1], snapshot, owners))
+        if self._states[0] != now:
+            self._states = (now, list(_blocks(state_metrics(self._join, snapshot, owners))))
+        return self._states[1]
+
+
+def _blocks(metrics: Iterable[Metric]) -> Iterator[Block]:
+    return ((metric.name, _own_block(metric, openmetrics=False)) for metric in metrics)
 
 
 def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:

@@ -8,14 +8,33 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from otelgpu.attribution.podresources_pb2 import Container, Devices, ListRequest, ListResponse, Pod
+from otelgpu.attribution.podresources_pb2 import (
+    Claim,
+    ClaimedDevice,
+    Container,
+    Devices,
+    GetRequest,
+    GetResponse,
+    ListRequest,
+    ListResponse,
+    Pod,
+)
 
 LIMIT = 20.0  # seconds
+
+
+class Get(StrEnum):
+    """Whether a kubelet can be asked about one pod."""
+
+    MISSING = "missing"  # before Kubernetes 1.27
+    DISABLED = "disabled"  # 1.27 to 1.33, where no feature gate is set
+    THERE = "there"
 
 
 def pod(
@@ -40,6 +59,20 @@ def holding(name: str, containers: Mapping[str, Mapping[str, Iterable[str]]], *,
     )
 
 
+def claiming(
+    name: str,
+    *devices: str,
+    claim: str = "",
+    container: str = "main",
+    pool: str = "node-1",
+    driver: str = "gpu.nvidia.com",
+) -> Pod:
+    """A pod of "team" with one container that got these devices by a claim."""
+    got = [ClaimedDevice(driver_name=driver, pool_name=pool, device_name=device) for device in devices]
+    made = Claim(name=claim or f"{name}-gpu", namespace="team", devices=got)
+    return Pod(name=name, namespace="team", containers=[Container(name=container, claims=[made])])
+
+
 @dataclass
 class Kubelet:
     """Listens on *path* after `start`. Each change of its answer is a new list of pods."""
@@ -48,6 +81,8 @@ class Kubelet:
     pods: list[Pod] = field(default_factory=list)
     error: grpc.StatusCode | None = None  # answers with this instead
     asked: int = 0
+    get: Get = Get.MISSING
+    got: list[str] = field(default_factory=list)  # the pods that it was asked about one by one
 
     def __post_init__(self) -> None:
         self._open = threading.Event()  # a closed gate makes it slow
@@ -65,7 +100,14 @@ class Kubelet:
             request_deserializer=ListRequest.FromString,
             response_serializer=ListResponse.SerializeToString,
         )
-        handlers = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})
+        methods: dict[str, Any] = {"List": handler}
+        if self.get is not Get.MISSING:
+            methods["Get"] = grpc.unary_unary_rpc_method_handler(
+                self._get,
+                request_deserializer=GetRequest.FromString,
+                response_serializer=GetResponse.SerializeToString,
+            )
+        handlers = grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods)
         server.add_generic_rpc_handlers((handlers,))
         assert server.add_insecure_port(f"unix://{self.path}")
         server.start()
@@ -99,3 +141,16 @@ class Kubelet:
         if self.error is not None:
             context.abort(self.error, "scripted")
         return ListResponse(pods=self.pods)
+
+    def _get(self, request: GetRequest, context: Any) -> GetResponse:
+        with self._changed:
+            self.got.append(request.name)
+            self._changed.notify_all()
+        self._open.wait(LIMIT)
+        if self.get is Get.DISABLED:
+            context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+        for one in self.pods:
+            if (one.name, one.namespace) == (request.name, request.namespace):
+                return GetResponse(pod=one)
+        context.abort(grpc.StatusCode.UNKNOWN, f"pod {request.name} in namespace {request.namespace} not found")
+        raise AssertionError

@@ -98,6 +98,7 @@ class Instance(_Changes):
     memory: int | None = None  # bytes in all
     memory_used: int = 0
     attributes: tuple[int, ...] | None = None  # in the order of nvmlDeviceAttributes_t
+    placement: tuple[int, int, int] | None = None  # profile id, first memory slice, memory slices; None: not told
     processes: tuple[Process, ...] | None = ()
     answers: Mapping[Key, Answer] = field(default_factory=dict)
     fields: Mapping[FieldKey, FieldAnswer] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class Instance(_Changes):
         facts: dict[Key, Answer] = {
             "nvmlDeviceGetName": self.name,
             "nvmlDeviceGetAttributes_v2": self.attributes,
+            "nvmlGpuInstanceGetInfo": self.placement,
             "nvmlDeviceGetComputeRunningProcesses_v3": _process_list(self.processes),
         }
         if self.memory is not None:

@@ -69,8 +69,11 @@ EACH_SWEEP = {
     "nvmlDeviceGetMigDeviceHandleByIndex": SPLIT,
     "nvmlGpmMigSampleGet": SPLIT,
 }
-FIRST_SPLIT = ("nvmlDeviceGetMaxMigDeviceCount",)
-ON_INSTANCE = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2")
+FIRST_SPLIT = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetGpuInstanceById")
+ON_INSTANCE = (
+    *("nvmlDeviceGetGpuInstanceId", "nvmlGpuInstanceGetInfo", "nvmlDeviceGetUUID", "nvmlDeviceGetName"),
+    "nvmlDeviceGetMemoryInfo_v2",
+)
 SECOND_SWEEP = ("nvmlGpmMetricsGet",)
 # Asked of no GPU. Each has a test of its own below.
 SYSTEM = {

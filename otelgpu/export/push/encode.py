@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
-from otelgpu.export.owners import owner_metrics
+from otelgpu.export.owners import owner_metrics, state_metrics
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
@@ -99,7 +99,10 @@ class Encoder:
         *snapshot* is the one that the collection was pinned to: its readings' names, attributes and time. The points
         of *owners* are added to the first scope.
         """
-        owned = [] if snapshot is None else list(owner_metrics(self._join, snapshot, owners))
+        owned: list[Metric] = []
+        if snapshot is not None:
+            owned += owner_metrics(self._join, snapshot, owners)
+            owned += state_metrics(self._join, snapshot, owners)
         fields: list[list[Metric]] = []
         others: list[list[Metric]] = []
         for collected in _scopes(metrics):

@@ -96,6 +96,7 @@ class Layout:
         return self._most
 
     def _identified(self, handle: Handle, uuid: str) -> Instance:
+        instance_id = pynvml.nvmlDeviceGetGpuInstanceId(handle)
         device = Device(
             uuid=uuid,
             gpu_uuid=self._gpu.uuid,
@@ -106,9 +107,19 @@ class Layout:
             driver_version=self._gpu.driver_version,
             vbios_version=self._gpu.vbios_version,
             profile=profile_of(text_or_nothing(partial(pynvml.nvmlDeviceGetName, handle))),
-            instance_id=pynvml.nvmlDeviceGetGpuInstanceId(handle),
+            instance_id=instance_id,
+            placement=self._placement(instance_id),
         )
         return Instance(device, handle)
+
+    def _placement(self, instance_id: int) -> int | None:
+        """Ask for the memory slice that an instance begins at; None where the driver does not say (it tells root)."""
+        try:
+            instance = pynvml.nvmlDeviceGetGpuInstanceById(self._handle, instance_id)
+            return int(pynvml.nvmlGpuInstanceGetInfo(instance).placement.start)
+        except pynvml.NVMLError as error:
+            raise_if_whole(error)
+            return None
 
 
 def profile_of(name: str) -> str:

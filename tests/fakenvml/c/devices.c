@@ -129,6 +129,36 @@ EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mi
     return call_end(&call, rc);
 }
 
+/* The handle of a GPU instance is that of its first MIG device. */
+EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *instance) {
+    Call call;
+    Args args = ARGS(id);
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetGpuInstanceById, GPU, device, &args);
+    if (rc == NVML_SUCCESS) {
+        if (!instance) rc = NVML_ERROR_INVALID_ARGUMENT;
+        else rc = NVML_ERROR_NOT_FOUND;
+        for (int m = 0; instance && m < MAX_INSTANCES; m++) {
+            Device *d = call.device->instances[m];
+            if (!d || d->gone || d->gi != id) continue;
+            *instance = (nvmlGpuInstance_t)handle_pointer(d->handle);
+            rc = NVML_SUCCESS;
+            break;
+        }
+    }
+    return call_end(&call, rc);
+}
+
+/* The values: profile id, first memory slice, number of memory slices. */
+EXPORT nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *to) {
+    nvmlGpuInstanceInfo_t got = {0};
+    const Out outs[] = {NUM(&got.profileId), NUM(&got.placement.start), NUM(&got.placement.size)};
+    nvmlReturn_t rc = answer(FN_nvmlGpuInstanceGetInfo, INSTANCE, (nvmlDevice_t)instance, NO_ARGS, outs, (int)COUNT_OF(outs));
+    if (rc != NVML_SUCCESS) return rc;
+    if (!to) return NVML_ERROR_INVALID_ARGUMENT;
+    *to = got;
+    return NVML_SUCCESS;
+}
+
 /* The values: "00000000:53:00.0" device-id subsystem-id. */
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     nvmlPciInfo_t got = {0};
