@@ -1,34 +1,32 @@
 """The command line: the commands, their flags, and what is printed.
 
 Rule 1: the only module that prints or exits.
-Rule 2: flags follow from the settings; none of them is written down here.
+Rule 2: flags follow from the settings (usage.py); none of them is written down here.
 Rule 3: everything that a command needs is imported inside it: `serve` starts fast and never loads what draws tables.
 
-Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings).
+Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings); see __main__.py for signals.
 """
 
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from shutil import get_terminal_size
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import click
 
 from otelgpu import __version__
-from otelgpu.config import Config, Flag, load
-from otelgpu.config.docs import default_text
-from otelgpu.config.keys import SETTINGS, Setting
+from otelgpu.config import Config, load
+from otelgpu.config.sdk import forget_empty
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
+from otelgpu.usage import Command, Form, flags_of, problems_of
 
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
 
-_FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
 _EPILOG = (
     "Every setting is also a key of the file (sampling.reuse), a variable (OTELGPU_SAMPLING_REUSE) and a long flag "
     "(--sampling-reuse); a flag goes over a variable, a variable over the file. Durations are seconds, or 500ms, 1m."
@@ -123,55 +121,6 @@ def _fields(config: Config, form: str) -> int:
     return 0
 
 
-class _SettingFlag(click.Option):
-    """One spelling of a setting's flag. What was typed is kept as text, in order, for `load` to judge."""
-
-    def __init__(self, setting: Setting, spelling: str, *, hidden: bool) -> None:
-        default = default_text(setting)
-        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if setting.is_switch else {}
-        super().__init__(
-            [spelling, spelling.strip("-").replace("-", "_")],
-            multiple=True,
-            expose_value=False,
-            hidden=hidden,
-            metavar=setting.word,
-            help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
-            callback=partial(_keep, setting, spelling),
-            **alone,
-        )
-        self.group = setting.group
-
-
-def _keep(setting: Setting, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
-    context.meta.setdefault(_FLAGS, []).extend(Flag(spelling, setting.key, text) for text in texts)
-
-
-class _Command(click.Command):
-    """A command with its flags in groups."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if (line := parameter.get_help_record(ctx)) is not None:
-                groups.setdefault(getattr(parameter, "group", "Options"), []).append(line)
-        for title, lines in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(lines)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            shown = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
-            hint = meant(error.option_name, (*shown, "--help"))
-            raise click.UsageError(f"no such flag: {plain(error.option_name)}{hint}", ctx) from None
-        if ctx.args and ctx.args[0] in _COMMANDS:
-            raise click.UsageError(f"the command comes first: otelgpu {ctx.args[0]} ...", ctx)
-        if ctx.args:
-            raise click.UsageError(f"not understood: {plain(ctx.args[0])}", ctx)
-        return rest
-
-
 class _Program(click.Group):
     """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
 
@@ -209,23 +158,24 @@ def _program() -> click.Group:
 
 def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> click.Command:
     def call(config: str | None, form: str = "") -> int:
-        flags = click.get_current_context().meta.get(_FLAGS, ())
-        return run(load(environ=os.environ, flags=flags, config_path=config, parse_spec=_parse_spec), form)
+        context = click.get_current_context()
+        forget_empty(os.environ)
+        settings = load(
+            environ=os.environ,
+            flags=flags_of(context),
+            config_path=config,
+            parse_spec=_parse_spec,
+            more=problems_of(context),
+        )
+        return run(settings, form)
 
     parameters: list[click.Parameter] = []
     is_look = bool(forms)
     if is_look:
-        choice = click.Choice(forms)
-        parameters.append(click.Option(["--format", "form"], type=choice, default=forms[0], help=f"[{forms[0]}]"))
+        parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
     idle = ("server.", "otlp.", "embed.") if is_look else ("embed.",)  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
-    parameters += [
-        _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0] or setting.key.startswith(idle))
-        for setting in SETTINGS.values()
-        for spelling in setting.flags
-    ]
-    settings = {"allow_extra_args": True}  # so that _Command can say what is wrong with them
-    return _Command(name, settings, callback=call, params=parameters, help=meaning, epilog=_EPILOG)
+    return Command(name, call, parameters=parameters, hidden=idle, names=_COMMANDS, meaning=meaning, epilog=_EPILOG)
 
 
 def _version_flag() -> click.Parameter:

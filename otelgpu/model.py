@@ -97,6 +97,7 @@ class GpuState:
     gap: Gap | None = None
     reason: str = ""
     since_unix: float = 0.0  # when it went down, in seconds since the epoch; 0.0 while up
+    instances: tuple[Device, ...] = ()  # its MIG instances when it last answered
 
 
 class Series(NamedTuple):
@@ -130,8 +131,11 @@ class Snapshot:
     seconds: float  # how long the sweep took
 
     def devices(self) -> dict[str, Device]:
-        """List every GPU that was ever seen, and every MIG instance that has a series now, by UUID."""
+        """List every GPU that was ever seen and its MIG instances, now or when it last answered, by UUID."""
         devices = {state.device.uuid: state.device for state in self.states if state.device.uuid}
+        for state in self.states:
+            for instance in state.instances:
+                devices.setdefault(instance.uuid, instance)
         for series in self.series.values():
             devices.setdefault(series.device.uuid, series.device)
         return devices

@@ -12,7 +12,6 @@ Rule 2: wrong options are raised, as configuration errors are; a port that is ta
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
@@ -23,6 +22,7 @@ from otelgpu.errors import StartError
 from otelgpu.server.beside import Beside
 from otelgpu.server.listen import bound_all
 from otelgpu.server.running import Life
+from otelgpu.server.threads import ready
 from otelgpu.service import PAGE_THREADS, Pipeline
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class DropInPage(MetricReader):
         self._beside: Beside | None = None
         try:
             self._serve(config)
-        except (StartError, OSError) as error:
+        except (StartError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             logger.error("the page of otelgpu is not served: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _serve(self, config: Config) -> None:
         sockets = bound_all((address, "host and port") for address in config.server.listen)
         self.addresses = tuple(sock.getsockname() for sock in sockets)
         pipeline = Pipeline(config, os.environ)
-        executor = ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page")
+        executor = ready(PAGE_THREADS, "otelgpu-page")
 
         def stop(timeout: float) -> bool:
             executor.shutdown(wait=False, cancel_futures=True)

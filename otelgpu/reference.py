@@ -12,7 +12,7 @@ from pathlib import Path
 from opentelemetry.sdk.metrics import MeterProvider
 
 from otelgpu.config.docs import with_table
-from otelgpu.export.join import SemconvJoin
+from otelgpu.export.join import SemconvJoin, text_attribute
 from otelgpu.export.page import Format
 from otelgpu.export.semconv import JoinedPrometheusReader
 from otelgpu.fields import CATALOGUE, UP_DOWN, Field, Kind
@@ -53,7 +53,8 @@ def _cells(field: Field) -> tuple[str, ...]:
     asked = "; ".join(asked_by(field.id))
     shape = field.semconv
     if shape is None or field.kind is Kind.LABEL:
-        return (*named, "", "", "", "", "", "", asked)
+        attribute = f"`{text_attribute(field)}`" if field.kind is Kind.LABEL else ""
+        return (*named, "", "", attribute, "attribute" if attribute else "", "", "", asked)
     attributes = "".join(f" `{name}={value}`" for name, value in shape.attributes)
     return (
         *named,

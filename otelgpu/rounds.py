@@ -1,20 +1,22 @@
 """One round of questions to every GPU of a source, with a thread for each slot.
 
 Rule 1: a driver call cannot be cancelled. A thread that did not come back in time is not waited for again, so the
-        deadline is paid once; its late answer is thrown away.
+        deadline is paid once; what it has to say then is thrown away.
 Rule 2: nothing here waits for a lock that is held during a driver call.
 Rule 3: when the number of slots changes they may have changed hands: the thread that is stuck in a slot is left with
         the GPU it asks, and the slot gets another.
+Rule 4: a GPU that answers, but each time after the deadline, is slow and not stuck: it is shown with what it has
+        answered in time.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from otelgpu.errors import SourceDownError
+from otelgpu.limit import Limit
 from otelgpu.model import Device, Gap, GpuState, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError, Source
 from otelgpu.worker import Worker
@@ -25,26 +27,6 @@ COUNT_SHARE = 0.25  # of the time a round has, for the question how many GPUs th
 MOST_LEFT = 64  # threads that are left with a stuck GPU of an earlier layout
 LAST_MOMENT = 0.1  # seconds for a stuck call to return after all, when everything ends
 NO_ANSWER = "the driver does not answer"
-
-
-class Limit:
-    """When the round under way has to end; readers in a hurry move `until` up. `changed` guards both and wakes."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.changed = threading.Condition()
-        self.until = 0.0
-        self.stopped = False
-        self._clock = clock
-
-    def wait_for(self, met: Callable[[], bool], *, share: float = 1.0) -> None:
-        """Wait until *met*, at most for this *share* of the time that is left."""
-        with self.changed:
-            started = self._clock()
-            while not met() and not self.stopped:
-                left = started + (self.until - started) * share - self._clock()
-                if left <= 0:
-                    return
-                self.changed.wait(left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +47,8 @@ class _Slot:
     layout: int = 0  # the layout in which it was last asked
     device: Device | None = None
     failure: str = ""  # the defect last logged
+    took: float | None = None  # seconds of its last answer, when that came after the deadline
+    is_slow: bool = False  # and this has been logged
 
 
 @dataclass(slots=True)
@@ -75,6 +59,7 @@ class _Answers:
     slots: dict[int, Sample | DeviceDownError | None] = field(default_factory=dict)
     count: int | SourceDownError | None = None
     is_over: bool = False
+    began: float = 0.0
 
 
 class Rounds:
@@ -112,13 +97,17 @@ class Rounds:
         """What is known of the source so far."""
         return self._source.facts()
 
-    def ask(self) -> Outcome:
-        """Ask once; come back when all have answered or at the limit."""
-        answers = _Answers()
+    def ask(self, look: Callable[[Outcome], None]) -> Outcome:
+        """Ask once; come back when all have answered or at the limit.
+
+        *look* is called, with the limit's lock held, when somebody wants to see what there is before that. A GPU that
+        has not answered by then is in neither the states nor, but for what it has answered so far, the samples.
+        """
+        answers = _Answers(began=self._limit.now())
         try:
             self._ask_count(answers)
             count = self._count or 0
-            self._ask_slots(answers, count)
+            self._ask_slots(answers, count, lambda: look(self._so_far(answers, count)))
         finally:
             with self._limit.changed:
                 answers.is_over = True
@@ -197,7 +186,11 @@ class Rounds:
                 self._returned()
             self._limit.changed.notify_all()
 
-    def _ask_slots(self, answers: _Answers, count: int) -> None:
+    def _so_far(self, answers: _Answers, count: int) -> Outcome:
+        states, samples = self._settle(answers, count)
+        return Outcome(None, self._count is not None, states, samples)
+
+    def _ask_slots(self, answers: _Answers, count: int, look: Callable[[], None]) -> None:
         self._left = [worker for worker in self._left if not worker.join(0)]
         for number in range(count):
             slot = self._slot(number)
@@ -206,10 +199,10 @@ class Rounds:
                     slot.worker.stop()  # no thread for a GPU that nobody wants; in another layout the slot gets one
                 continue
             with self._limit.changed:
-                if slot.worker.offer(partial(self._read, number, slot), partial(self._deliver, answers, number)):
+                if slot.worker.offer(partial(self._read, number, slot), partial(self._deliver, answers, number, slot)):
                     slot.layout = self._layout
                     answers.pending.add(number)
-        self._limit.wait_for(lambda: not answers.pending)
+        self._limit.wait_for(lambda: not answers.pending, look=look)
 
     def _slot(self, number: int) -> _Slot:
         slot = self._slots.get(number)
@@ -250,21 +243,31 @@ class Rounds:
             self._choices[device.uuid] = self._chosen(device)
         return self._choices[device.uuid]
 
-    def _deliver(self, answers: _Answers, number: int, answer: Sample | DeviceDownError | None) -> None:
+    def _deliver(self, answers: _Answers, number: int, slot: _Slot, answer: Sample | DeviceDownError | None) -> None:
         with self._limit.changed:
-            if not answers.is_over:
-                answers.slots[number] = answer
-                answers.pending.discard(number)
-                self._limit.changed.notify_all()
+            slot.took = self._limit.now() - answers.began if answers.is_over else None
+            if answers.is_over:
+                return
+            if slot.is_slow:
+                slot.is_slow = False
+                logger.info("slot %d answers before the deadline again", number)
+            answers.slots[number] = answer
+            answers.pending.discard(number)
+            self._limit.changed.notify_all()
 
     def _settle(self, answers: _Answers, count: int) -> tuple[list[GpuState], list[Sample]]:
-        """Turn the answers into a state for each GPU in sight, and the samples of those that answered, by slot."""
-        samples = [sample for number in range(count) if isinstance(sample := answers.slots.get(number), Sample)]
-        states = [GpuState(sample.device, up=True) for sample in samples]
-        answering = {sample.device.uuid for sample in samples}
-        for number in range(count):
+        """Turn the answers into a state for each GPU in sight, and the samples of those that answered, by slot.
+
+        In a round that goes on, a GPU that is still asked has no state.
+        """
+        asked = frozenset[int]() if answers.is_over else frozenset(answers.pending)
+        found = {number: answer for number, answer in answers.slots.items() if isinstance(answer, Sample)}
+        found |= {number: sample for number in answers.pending if (sample := self._begun(answers, number))}
+        states = [GpuState(found[number].device, up=True) for number in sorted(found.keys() - asked)]
+        answering = {state.device.uuid for state in states}
+        for number in sorted(set(range(count)) - found.keys() - asked):
             slot = self._slots[number]
-            late = DeviceDownError(Gap.TIMEOUT, _late(slot.worker))
+            late = DeviceDownError(Gap.TIMEOUT, slot.worker.why_late())
             answer = answers.slots.get(number, late)
             if not isinstance(answer, DeviceDownError):
                 continue
@@ -274,17 +277,24 @@ class Rounds:
             elif not self._is_chosen(device):
                 continue
             states.append(GpuState(device, up=False, gap=answer.gap, reason=str(answer)))
-        return states, samples
+        return states, [found[number] for number in sorted(found)]
+
+    def _begun(self, answers: _Answers, number: int) -> Sample | None:
+        """Give what a GPU has answered by now, where its answer as a whole is not there; None for one that is stuck."""
+        slot = self._slots[number]
+        if slot.device is None or not self._is_chosen(slot.device):
+            return None
+        if not answers.is_over:
+            return self._source.so_far(number, "it was not answered before this reader's time was over")
+        if slot.took is None:
+            return None
+        why = f"it takes {slot.took:.1f} s to answer, and `sampling.deadline` is shorter"
+        if not slot.is_slow:
+            slot.is_slow = True
+            logger.warning("%s (slot %d): %s; what it answers later is missing", slot.device.uuid, number, why)
+        return self._source.so_far(number, why)
 
 
 def nameless(number: int) -> Device:
     """A GPU of which nothing is known but its slot."""
     return Device(uuid="", gpu_uuid="", index=number, model="", pci_bus_id="")
-
-
-def _late(worker: Worker) -> str:
-    since = worker.busy_since
-    if since is None:
-        return "the driver did not answer in time"
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (time.monotonic() - since)))
-    return f"a driver call made at {at} has not returned"

@@ -2,9 +2,10 @@
 
 Rule 1: readers call `refresh` and get an immutable Snapshot; they never meet the driver.
 Rule 2: one sweep at a time; whoever wants a snapshot while one is under way waits for that one (single flight).
-Rule 3: a snapshot holds what its own sweep read and nothing older.
-Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval, and
-        while the source is not there.
+Rule 3: a snapshot holds what its own sweep read and nothing older. A reader that cannot wait for the end of a sweep
+        gets a glance at what is there; it is that reader's alone and changes nothing for the others.
+Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
+        while the source is not there, and after an XID (`look`).
 """
 
 import logging
@@ -14,13 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from otelgpu.fields import Field
+from otelgpu.limit import Limit
 from otelgpu.model import Device, Snapshot
-from otelgpu.rounds import Limit, Rounds
-from otelgpu.snapshots import Assembler
+from otelgpu.rounds import Outcome, Rounds
+from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
+LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 
@@ -42,10 +45,11 @@ class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
     *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and
-    *all_seen* is called once, when it was asked about every GPU. `start` begins with one sweep.
+    *all_seen* is called once, when it was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
+    it neither blocks nor raises. `start` begins with one sweep.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         source: Source,
         wanted: Iterable[Field],
@@ -54,17 +58,20 @@ class Sampler:
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
+        seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._pace = pace
         self._clock = clock
         self._wall = wall
-        self._assembler = Assembler(wanted, repeat_parent=repeat_parent)
+        self._seen = seen
+        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
         self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)
         self._snapshot: Snapshot | None = None
+        self._glance: Snapshot | None = None  # at the sweep under way
         self._finished = 0  # sweeps
         self._began_at: float | None = None  # the last one
         self._sweeping = False
@@ -72,6 +79,7 @@ class Sampler:
         self._was_good = False
         self._pause = 0.0
         self._retry_at = 0.0
+        self._look_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="otelgpu-sampler", daemon=True)
 
     # for readers
@@ -94,25 +102,42 @@ class Sampler:
     def refresh(self, deadline: float | None = None, *, max_age: float | None = None) -> Snapshot | None:
         """Return a snapshot no older than *max_age* (`reuse`); block at most *deadline* (the pace's) seconds for it.
 
-        A shorter *deadline* than that of the sweep under way makes the sweep end sooner, without the GPUs that have
-        not answered by then. The last snapshot, however old, when no sweep ends in time, and while the sampler waits
-        before its next attempt to reach a driver that is not there. None only when there is none at all.
+        When the sweep takes longer than a *deadline* that is shorter than the pace's: what has been answered by then.
+        The last snapshot, however old, when not even that is there in time, and while the sampler waits before its
+        next attempt to reach a driver that is not there. None only when there is none at all.
         """
-        limit = self._pace.deadline if deadline is None else min(deadline, self._pace.deadline)
+        patience = self._pace.deadline if deadline is None else min(deadline, self._pace.deadline)
         with self._changed:
             if self._is_fresh(self._pace.reuse if max_age is None else max_age):
                 return self._snapshot
-            self._want(limit)
+            if not self._sweeping:
+                self._wanted = True
+                self._changed.notify_all()
             before = self._finished
-            self._changed.wait_for(lambda: self._finished != before or self._limit.stopped, limit + GRACE)
+
+            def is_over() -> bool:
+                return self._finished != before or self._limit.stopped
+
+            if patience >= self._pace.deadline:
+                self._changed.wait_for(is_over, patience + GRACE)
+            elif not self._changed.wait_for(is_over, patience):
+                return self._looked(is_over) or self._snapshot
             return self._snapshot
 
-    def hasten(self, deadline: float) -> None:
-        """Make the sweep that is under way or asked for, if any, end within *deadline* seconds."""
+    def _looked(self, is_over: Callable[[], bool]) -> Snapshot | None:
+        """Glance at the sweep under way; None when it is over instead, or nothing is to be seen yet."""
+        self._glance = None
+        self._limit.is_looked_at = True
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: is_over() or self._glance is not None, GRACE)
+        return None if is_over() else self._glance
+
+    def look(self) -> None:
+        """Have a sweep made soon, a second after the last one at the earliest; returns at once."""
         with self._changed:
-            if self._sweeping or self._wanted:
-                self._limit.until = min(self._limit.until, self._clock() + deadline)
-            self._changed.notify_all()
+            if self._look_at is None:
+                self._look_at = max(self._clock(), (self._began_at or 0.0) + LOOK)
+                self._changed.notify_all()
 
     def why_not_ready(self) -> str | None:
         """Say why there was no good sweep yet; None once there was one."""
@@ -132,7 +157,7 @@ class Sampler:
     def start(self) -> None:
         """Start the thread and the first sweep; returns at once."""
         with self._changed:
-            self._want(self._pace.deadline)
+            self._wanted = True
         self._thread.start()
 
     def stop(self, timeout: float) -> bool:
@@ -152,21 +177,9 @@ class Sampler:
 
     # the sampler's own thread
 
-    def _want(self, deadline: float) -> None:
-        """Ask for a sweep that ends within *deadline*, or join the one that is asked for or under way."""
-        until = self._clock() + deadline
-        if self._sweeping or self._wanted:
-            self._limit.until = min(self._limit.until, until)
-        else:
-            self._limit.until = until
-            self._wanted = True
-        self._changed.notify_all()
-
     def _look_again(self) -> None:
         """The source has answered after all: make a sweep now, or a pod that nobody scrapes would never be ready."""
         self._pause = self._retry_at = 0.0
-        if not self._sweeping:
-            self._limit.until = self._clock() + self._pace.deadline
         self._wanted = True  # also while a sweep is under way: that one has given the source up already
         self._changed.notify_all()
 
@@ -192,8 +205,11 @@ class Sampler:
                     self._snapshot = snapshot
                     self._was_good = self._was_good or is_good(snapshot)
                 self._sweeping = False
+                self._glance = None
                 self._finished += 1
                 self._changed.notify_all()
+            if snapshot is not None:
+                self._seen(snapshot)
 
     def _await_turn(self) -> bool:
         with self._changed:
@@ -202,21 +218,20 @@ class Sampler:
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
-            # A sweep of its own accord has all the time there is, and not what an earlier one left; so has one whose
-            # readers have given up since.
-            if not self._wanted or self._limit.until <= self._clock():
-                self._limit.until = self._clock() + self._pace.deadline
-            self._wanted = False
+            self._limit.until = self._clock() + self._pace.deadline
+            self._limit.is_looked_at = self._wanted = False
+            self._look_at = None
             self._sweeping = not self._limit.stopped
             return self._sweeping
 
     def _until_next(self) -> float | None:
-        """Seconds until a sweep nobody asked for: another attempt at a driver that is not there, or the pace's."""
+        """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
+        due = [] if self._look_at is None else [self._look_at]
         if self._pause and self._pace.insists:
-            return self._retry_at - self._clock()
-        if self._pace.interval is not None and self._began_at is not None:
-            return self._began_at + self._pace.interval - self._clock()
-        return None
+            due.append(self._retry_at)
+        elif self._pace.interval is not None and self._began_at is not None:
+            due.append(self._began_at + self._pace.interval)
+        return min(due) - self._clock() if due else None
 
     def _back_off(self, *, is_known: bool) -> None:
         """Wait longer and longer before the next attempt while the source is not there."""
@@ -226,21 +241,27 @@ class Sampler:
     def _sweep(self) -> tuple[Snapshot | None, bool]:
         started, started_unix = self._clock(), self._wall()
         self._began_at = started
-        outcome = self._rounds.ask()
+
+        def snapshot_of(outcome: Outcome, *, is_glance: bool = False) -> Snapshot:
+            now = self._clock()
+            return self._assembler.snapshot(
+                outcome.states,
+                outcome.samples,
+                facts=self._rounds.facts,
+                reason=outcome.reason,
+                # What was read for a glance may be as old as the sweep.
+                times=Times(started if is_glance else now, self._wall(), started_unix, now - started),
+                is_glance=is_glance,
+            )
+
+        def look(outcome: Outcome) -> None:
+            self._glance = snapshot_of(outcome, is_glance=True)
+            self._changed.notify_all()
+
+        outcome = self._rounds.ask(look)
         if self._limit.stopped:
             return None, True  # cut short: whoever has not answered is not late
-        now = self._clock()
-        snapshot = self._assembler.snapshot(
-            states=outcome.states,
-            samples=outcome.samples,
-            facts=self._rounds.facts,
-            reason=outcome.reason,
-            at=now,
-            unix=self._wall(),
-            started_unix=started_unix,
-            seconds=now - started,
-        )
-        return snapshot, outcome.is_known
+        return snapshot_of(outcome), outcome.is_known
 
 
 def is_good(snapshot: Snapshot) -> bool:

@@ -10,14 +10,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
 from otelgpu.attribution.itself import create_attribution_instruments
@@ -25,10 +25,10 @@ from otelgpu.attribution.setup import attribution_for
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
-from otelgpu.export.outlet import Outlet, WayOut
+from otelgpu.export.outlet import EventOutlet, NoEvents, Outlet, WayOut
 from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
-from otelgpu.export.status import STATUS_FIELDS, create_status_instrument
+from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
@@ -38,7 +38,9 @@ from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
-from otelgpu.sources.choice import Choice, make_source, wanted_fields, warn_unreadable
+from otelgpu.server.threads import check_room, ready
+from otelgpu.sources.choice import Choice, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +66,12 @@ class Pipeline:
         self.config = config
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
-        read = self.wanted + [CATALOGUE[id_] for id_ in sorted(self._also_read())]
-        source, readable = make_source(config, read)
+        self.attribution = attribution_for(config, environ)
+        is_full = config.pushes or config.sends_events
+        resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
+        self.events = self._events(resource)
+        read = self._read()
+        source, readable = make_source(config, read, self.events.told)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
         if config.disabled:
@@ -78,14 +84,13 @@ class Pipeline:
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
+            seen=self.events.seen,
         )
-        self.attribution = attribution_for(config, environ)
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
         readers, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
         self.pushes = self._pushes(pinned)
         readers += [push.reader for push in self.pushes]
-        resource = full_resource(environ, hostname_of(config, environ)) if self.pushes else plain_resource(environ)
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("otelgpu", __version__)
         create_instruments(meter, self.fields, pinned)
@@ -95,15 +100,33 @@ class Pipeline:
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
+        self.events.create_instruments(meter)
         if self._shows_status:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
 
-    def _also_read(self) -> AbstractSet[int]:
-        """Say which fields are read for hw.status, beyond those that are wanted for themselves."""
-        if not self._shows_status or not self.wanted:
-            return frozenset()
-        return STATUS_FIELDS - {field.id for field in self.wanted}
+    def _read(self) -> list[Field]:
+        """List the wanted fields, and behind them what is read for hw.status and for events alone."""
+        more = also_read(self.wanted) if self._shows_status or self.config.description else []
+        read = {field.id: field for field in (*self.wanted, *more)}
+        return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
+
+    def _events(self, resource: Resource) -> EventOutlet:
+        """Build what sends log events, where somebody hears of them."""
+        if not self.config.sends_events:
+            return NoEvents()
+        from otelgpu.export.push.events import events  # here: as for pushes
+
+        return events(
+            self.config,
+            resource=resource,
+            owners=self.attribution.owners,
+            look=self._look,
+            codes=not tells_xids(self.config),
+        )
+
+    def _look(self) -> None:
+        self.sampler.look()  # which is built after who calls this
 
     def _description(self) -> WayOut | None:
         """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""
@@ -140,7 +163,6 @@ class Pipeline:
         pages = Pages(
             self.reader,
             refresh=self.sampler.refresh,
-            hasten=self.sampler.hasten,
             is_fresh=self.is_fresh,
             executor=executor,
             owners=self.attribution.owners,
@@ -150,7 +172,7 @@ class Pipeline:
             max_requests=self.config.server.max_requests,
             version=__version__,
             is_ready=self.sampler.why_not_ready,
-            is_alive=self.sampler.why_not_alive,
+            is_alive=lambda: self.sampler.why_not_alive() or why_no_thread(),
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
         )
@@ -186,7 +208,8 @@ class Pipeline:
         return self.reader.page(snapshot, form, shown=shown, owners=owners)
 
     def _ways_out(self) -> Iterable[WayOut]:
-        return self.pushes if self._described is None else (*self.pushes, self._described)
+        described = () if self._described is None else (self._described,)
+        return (*self.pushes, *described, self.events)  # events last: they hear of the last sweep too
 
     def stop(self, timeout: float) -> bool:
         """End everything, and push what can be pushed before; False when the driver holds a thread."""
@@ -209,7 +232,7 @@ def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
 def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
     # A look shows the page, whatever is pushed.
-    here = replace(config, otlp=Otlp(), exporters=(), disabled=False, description="")
+    here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
     pipeline = Pipeline(here, os.environ if environ is None else environ)
     pipeline.start()
     try:
@@ -239,7 +262,8 @@ def serve(
     signals = Signals()
     pipeline = Pipeline(config, os.environ if environ is None else environ)
     sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
-    with ThreadPoolExecutor(max_workers=PAGE_THREADS, thread_name_prefix="otelgpu-page") as executor:
+    with ready(PAGE_THREADS, "otelgpu-page") as executor:
+        check_room()
         life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)

@@ -1,15 +1,17 @@
 """From the answers of one sweep to an immutable Snapshot.
 
-Rule 1: everything that has to be remembered between two sweeps stands here: the number of each GPU, the GPUs ever
-        seen, what was last logged. It is used by the sampler's thread alone.
+Rule 1: what has to be remembered of values and labels between two sweeps stands here, and of the GPUs themselves in
+        the roster. It is used by the sampler's thread alone.
 Rule 2: a number that its field cannot have is dropped, counted, and kept as Missing(invalid): never repaired.
-Rule 3: a GPU, once seen, stays in the snapshot as down until it is back or the process ends.
+Rule 3: what is told of a GPU while it is down (its last XID) stands under the labels it was last known by.
 Rule 4: a fault is logged when it appears and when it clears.
+Rule 5: a glance at a sweep under way changes nothing of what is remembered, and logs nothing.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from otelgpu.fields import Field
 from otelgpu.model import (
@@ -25,22 +27,49 @@ from otelgpu.model import (
     Snapshot,
     SourceFacts,
 )
+from otelgpu.roster import Roster
 
 logger = logging.getLogger(__name__)
 
 Numbers = dict[int, dict[SeriesKey, int | float]]
+Rows = tuple[tuple[Field, str], ...]
+
+
+class Times(NamedTuple):
+    """When a sweep was made: see Snapshot."""
+
+    at: float
+    unix: float
+    started_unix: float
+    seconds: float
+
+
+class _Last(NamedTuple):
+    """What a GPU was last known by: its instances, and the label rows of it and of them by UUID."""
+
+    instances: tuple[Device, ...]
+    rows: Mapping[str, Rows]
 
 
 class Assembler:
-    """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances."""
+    """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances.
 
-    def __init__(self, wanted: Iterable[Field], *, repeat_parent: bool = False) -> None:
+    *heard* gives what is known of a GPU that does not answer.
+    """
+
+    def __init__(
+        self,
+        wanted: Iterable[Field],
+        *,
+        heard: Callable[[Device], Sequence[Reading]],
+        repeat_parent: bool = False,
+    ) -> None:
         self.dropped: dict[str, int] = {}
         self._wanted = {field.id: field for field in wanted}
+        self._heard = heard
         self._repeat_parent = repeat_parent
-        self._known: dict[str, GpuState] = {}
-        self._nameless: dict[int, GpuState] = {}  # by slot
-        self._indices: dict[str, int] = {}
+        self._roster = Roster()
+        self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
         self._source_reason: str | None = None
         self._twins: set[str] = set()  # MIG UUIDs that two instances have, once logged
@@ -49,66 +78,89 @@ class Assembler:
 
     def snapshot(
         self,
-        *,
         states: Sequence[GpuState],
         samples: Sequence[Sample],
+        *,
         facts: SourceFacts,
         reason: str | None,
-        at: float,
-        unix: float,
-        started_unix: float,
-        seconds: float,
+        times: Times,
+        is_glance: bool = False,
     ) -> Snapshot:
-        """Build the snapshot of one sweep; *reason* says why the source as a whole is down, if it is."""
-        self._log_source(facts, reason)
-        single, twins = _without_twins(samples)
-        ordered = sorted(self._numbered(single), key=lambda sample: sample.device.index)
-        settled = self._settle([*states, *twins], reason, started_unix)
+        """Build the snapshot of one sweep; *reason* says why the source as a whole is down, if it is.
+
+        With *is_glance* that of a sweep that goes on: a GPU that has no state yet keeps the one it had.
+        """
+        if not is_glance:
+            self._log_source(facts, reason)
+        single, twins = self._roster.without_twins(samples, is_glance=is_glance)
+        settled = self._roster.settled([*states, *twins], reason, times.started_unix, is_glance=is_glance)
+        answered = {sample.device.uuid for sample in single}
+        silent = [state for state in settled if state.device.uuid and state.device.uuid not in answered]
+        ordered = sorted(
+            [*self._roster.numbered(single), *self._unasked(silent)], key=lambda sample: sample.device.index
+        )
         numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
         series: dict[SeriesKey, Series] = {}
-        labels: dict[str, tuple[tuple[Field, str], ...]] = {}
-        missing: list[Missing] = []
+        claimed: dict[str, Device] = {}
+        labels: dict[str, Rows] = {}
+        missing = [
+            Missing(field, state.device, Gap.TIMEOUT, "it was not answered before this reader's time was over")
+            for state in silent
+            if state.up
+            for field in self._wanted.values()
+        ]
         for sample in ordered:
             texts: dict[str, list[tuple[Field, str]]] = {}
             missing.extend(sample.missing)
             for reading in self._readings(sample):
                 field, device, number, attributes = reading
+                first = claimed.setdefault(device.uuid, device)
                 if isinstance(number, str):
                     texts.setdefault(device.uuid, []).append((field, number))
                 elif not field.lowest <= number <= field.highest:
-                    missing.append(self._drop(field, device, number))
+                    missing.append(self._drop(field, device, number, is_glance=is_glance))
+                elif first is not device and first != device:
+                    missing.append(self._twin(field, device, first))
                 else:
                     key = series_key(device, attributes)
-                    known = series.get(key)
-                    if known is None:
+                    if key not in series:
                         series[key] = Series(device, attributes)
-                    elif known.device is not device and known.device != device:
-                        missing.append(self._twin(field, device, known.device))
-                        continue
                     numbers[field.id][key] = number
                     if self._impossible:
                         self._clear(field, device)
-            own = texts.get(sample.device.uuid, [])
-            labels[sample.device.uuid] = tuple(own)
-            for instance in sample.instances:
-                # A source may tell an instance's own text of a row that its GPU has too; a label stands once.
-                rows = dict(own) | dict(texts.get(instance.uuid, []))
-                labels.setdefault(instance.uuid, tuple(rows.items()))
+            rows = _rows(sample, texts) if sample.device.uuid in answered else self._last[sample.device.uuid].rows
+            if not is_glance:
+                self._last[sample.device.uuid] = _Last(sample.instances, rows)
+            labels = {**rows, **labels}
+        self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
         return Snapshot(
-            at=at,
-            unix=unix,
-            started_unix=started_unix,
+            at=times.at,
+            unix=times.unix,
+            started_unix=times.started_unix,
             identity=self._identity_of(settled, series, labels),
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
-            states=settled,
+            states=tuple(self._with_instances(settled)),
             numbers={id_: values for id_, values in numbers.items() if values},
             series=series,
             labels=labels,
             missing=tuple(missing),
-            seconds=seconds,
+            seconds=times.seconds,
         )
+
+    def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
+        """Say of each GPU which instances it has, or had when it last answered."""
+        for state in states:
+            last = self._last.get(state.device.uuid)
+            yield state if last is None else replace(state, instances=last.instances)
+
+    def _unasked(self, silent: Iterable[GpuState]) -> Iterable[Sample]:
+        """Give what is known of GPUs that did not answer, as samples of their own."""
+        for state in silent:
+            last = self._last.get(state.device.uuid)
+            if last is not None and not state.up and (readings := self._heard(state.device)):
+                yield Sample(state.device, last.instances, tuple(readings))
 
     def _readings(self, sample: Sample) -> Iterable[Reading]:
         """Give the readings as they are shown: with *repeat_parent* a GPU's values stand on its instances instead."""
@@ -122,43 +174,11 @@ class Assembler:
                 shown.extend(reading._replace(device=instance) for instance in sample.instances)
         return shown
 
-    def _numbered(self, samples: Iterable[Sample]) -> Iterable[Sample]:
-        for sample in samples:
-            index = self._index(sample.device)
-            yield sample if index == sample.device.index else _renumbered(sample, index)
-
-    def _index(self, device: Device) -> int:
-        """Give a GPU the number it had when first seen: the driver renumbers when one is lost."""
-        index = self._indices.get(device.uuid)
-        if index is None:
-            taken = set(self._indices.values())
-            index = device.index
-            while index in taken:
-                index += 1
-            self._indices[device.uuid] = index
-        return index
-
-    def _settle(self, states: Iterable[GpuState], reason: str | None, unix: float) -> tuple[GpuState, ...]:
-        """Bring the GPUs in sight and those seen before together, in the order of their numbers."""
-        nameless: dict[int, GpuState] = {}
-        current: dict[str, GpuState] = {}
-        for state in states:
-            device = state.device
-            if not device.uuid:
-                nameless[device.index] = state
-            elif device.uuid not in current:
-                current[device.uuid] = replace(state, device=replace(device, index=self._index(device)))
-        for uuid, before in self._known.items():
-            if uuid not in current:
-                gap, why = (Gap.FAILED, reason) if reason is not None else (Gap.LOST, "the driver no longer lists it")
-                current[uuid] = replace(before, up=False, gap=gap, reason=why)
-        self._nameless = {slot: _since(self._nameless.get(slot), state, unix) for slot, state in nameless.items()}
-        self._known = {uuid: _since(self._known.get(uuid), state, unix) for uuid, state in current.items()}
-        return tuple(sorted([*self._known.values(), *self._nameless.values()], key=lambda state: state.device.index))
-
-    def _drop(self, field: Field, device: Device, number: float) -> Missing:
-        self.dropped[field.name] = self.dropped.get(field.name, 0) + 1
+    def _drop(self, field: Field, device: Device, number: float, *, is_glance: bool) -> Missing:
         reason = f"the driver answered {number}, which is not within {field.lowest:g} to {field.highest:g}"
+        if is_glance:
+            return Missing(field, device, Gap.INVALID, reason)
+        self.dropped[field.name] = self.dropped.get(field.name, 0) + 1
         if (field.id, device.uuid) not in self._impossible:
             self._impossible.add((field.id, device.uuid))
             logger.warning("%s: %s is dropped: %s", device.uuid, field.name, reason)
@@ -196,42 +216,19 @@ class Assembler:
 
 
 def series_key(device: Device, attributes: Attributes) -> SeriesKey:
-    """Name a series: bounded by the devices and links of the machine, whoever uses them."""
-    return device.uuid if not attributes else f"{device.uuid}{attributes}"
+    """Name a series: bounded by the GPUs, instance ids and links of the machine, whoever uses them.
+
+    An instance goes by its GPU and its id: its UUID is another one each time a GPU is partitioned.
+    """
+    name = device.gpu_uuid if device.instance_id is None else f"{device.gpu_uuid}/{device.instance_id}"
+    return name if not attributes else f"{name}{attributes}"
 
 
-def _renumbered(sample: Sample, index: int) -> Sample:
-    shown = {device.uuid: replace(device, index=index) for device in (sample.device, *sample.instances)}
-    return Sample(
-        device=shown[sample.device.uuid],
-        instances=tuple(shown[instance.uuid] for instance in sample.instances),
-        readings=tuple(reading._replace(device=shown[reading.device.uuid]) for reading in sample.readings),
-        missing=tuple(gap._replace(device=shown[gap.device.uuid]) for gap in sample.missing),
-    )
-
-
-def _without_twins(samples: Iterable[Sample]) -> tuple[list[Sample], list[GpuState]]:
-    """Keep the first of two GPUs that claim one UUID, and show the other as down: their values look alike."""
-    seen: dict[str, Sample] = {}
-    twins: list[GpuState] = []
-    for sample in samples:
-        device = sample.device
-        first = seen.setdefault(device.uuid, sample)
-        if device.pci_bus_id != first.device.pci_bus_id:  # else it has changed its slot during the sweep
-            why = f"{device.pci_bus_id} calls itself {device.uuid}, as {first.device.pci_bus_id} does"
-            nameless = replace(device, uuid="", gpu_uuid="")
-            twins.append(GpuState(nameless, up=False, gap=Gap.FAILED, reason=why))
-    return list(seen.values()), twins
-
-
-def _since(before: GpuState | None, state: GpuState, unix: float) -> GpuState:
-    """Add since when the GPU is down, and log when that begins or ends."""
-    was_up = before is None or before.up
-    name = state.device.uuid or "a GPU without a name"
-    if state.up:
-        if not was_up:
-            logger.info("%s (gpu %d) is back", name, state.device.index)
-        return state
-    if was_up:
-        logger.error("%s (gpu %d) is down: %s", name, state.device.index, state.reason)
-    return replace(state, since_unix=unix if before is None or before.up else before.since_unix)
+def _rows(sample: Sample, texts: Mapping[str, Sequence[tuple[Field, str]]]) -> dict[str, Rows]:
+    """List the label rows of a GPU and its instances, by UUID."""
+    own = tuple(texts.get(sample.device.uuid, ()))
+    rows = {sample.device.uuid: own}
+    for instance in sample.instances:
+        # A source may tell an instance's own text of a row that its GPU has too; a label stands once.
+        rows[instance.uuid] = tuple((dict(own) | dict(texts.get(instance.uuid, ()))).items())
+    return rows

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from hypothesis import settings
 
 from tests.fakenvml import Fake, Scenario, preload
 from tests.harness import Node, config
@@ -19,6 +20,9 @@ from tests.harness import Node, config
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 RECORDINGS = ROOT.parent / "shared" / "recordings"
+
+settings.register_profile("here", deadline=None)  # speed is for `make bench`; machines are noisy
+settings.load_profile("here")
 
 Golden: TypeAlias = Callable[[str, str], None]
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from otelgpu.config.values import parse_pick
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device, GpuState, Reading, Sample, SourceFacts
-from otelgpu.snapshots import Assembler
+from otelgpu.snapshots import Assembler, Times
 from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_architecture
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
@@ -363,21 +363,18 @@ def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: py
         gpu = Device(f"GPU-{index}", f"GPU-{index}", index, "H100", f"00000000:0{index}:00.0")
         instance = replace(gpu, uuid="MIG-1", profile="1g.10gb", instance_id=7)
         samples.append(Sample(gpu, (instance,), (Reading(used, instance, number),)))
-    assembler = Assembler([used])
+    assembler = Assembler([used], heard=lambda _: ())
     for _ in range(2):
         snapshot = assembler.snapshot(
-            states=[GpuState(sample.device, up=True) for sample in samples],
-            samples=samples,
+            [GpuState(sample.device, up=True) for sample in samples],
+            samples,
             facts=SourceFacts("by hand"),
             reason=None,
-            at=1.0,
-            unix=1.0,
-            started_unix=1.0,
-            seconds=0.0,
+            times=Times(1.0, 1.0, 1.0, 0.0),
         )
 
-    assert snapshot.numbers == {252: {"MIG-1": 111}}
-    assert snapshot.series["MIG-1"].device.gpu_uuid == "GPU-0"
+    assert snapshot.numbers == {252: {"GPU-0/7": 111}}
+    assert snapshot.series["GPU-0/7"].device.gpu_uuid == "GPU-0"
     assert [gap.device.gpu_uuid for gap in snapshot.missing] == ["GPU-1"]
     assert sum("calls itself MIG-1" in record.getMessage() for record in caplog.records) == 1
 

@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -16,10 +18,11 @@ from otelgpu import __version__
 from otelgpu.cli import main
 from otelgpu.config.keys import SETTINGS
 from otelgpu.fields import CATALOGUE, Field
-from otelgpu.log import JsonFormatter, TextFormatter, set_up
+from otelgpu.log import JsonFormatter, SparingHandler, TextFormatter, set_up
 from otelgpu.model import Device, Gap, GpuState, Missing, Series, Snapshot, SourceFacts
 from otelgpu.tables import devices_table, fields_table, json_text, readings_table, snapshot_record
 from tests.conftest import ROOT, Golden
+from tests.harness import until
 
 NODE = ("--source", "simulated:1xt4+1xh100-mig", "--hostname", "node-1")
 NO_DRIVER = ("--source", "nvml")
@@ -36,6 +39,9 @@ def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("otelgpu")
     before = (root.handlers[:], root.level, ours.level)
     yield
+    for handler in root.handlers:
+        if handler not in before[0]:
+            handler.close()
     root.handlers[:], root.level, ours.level = before
     logging.captureWarnings(capture=False)
 
@@ -92,10 +98,12 @@ def test_the_help_of_serve_shows_every_setting(capsys: pytest.CaptureFixture[str
         (("bake", "cake"), "no such command: bake"),
         (("serve", "--listn", ":0"), "no such flag: --listn; did you mean --listen?"),
         (("--listn=:0",), "no such flag: --listn; did you mean --listen?"),
-        (("serve", "--listen"), "Option '--listen' requires an argument."),
+        (("serve", "--listen"), "--listen: expected a value"),
+        (("serve", "-listen"), "no such flag: -listen; did you mean --listen?"),
+        (("serve", "--frobnicate", "7"), "no such flag: --frobnicate"),
         (("--reuse", "1", "once"), "the command comes first: otelgpu once ..."),
         (("devices", "0"), "not understood: 0"),
-        (("once", "--format", "xml"), "Invalid value for '--format': 'xml' is not one of 'text', 'json', 'table'."),
+        (("once", "--format", "xml"), "--format xml: expected text, json or table"),
         (("serve", "--format", "json"), "no such flag: --format; did you mean --log-format?"),
         (("serve", "\x1b[2J"), 'not understood: "\\x1b[2J"'),
     ],
@@ -127,6 +135,37 @@ def test_wrong_settings_are_reported_all_at_once(
     ]
     assert len(lines) == 5
     assert lines[4].startswith("otelgpu: --source simulated:0: ")
+
+
+def test_wrong_usage_and_wrong_settings_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever mends a mistyped flag must not learn only then that another one's value is wrong as well."""
+    said = complaints(
+        capsys,
+        *("once", "--bogus", "--devices", "x", "--reuse=y", "--naning=dcgm", "extra", "--format", "xml", "--deadline"),
+    )
+
+    assert said[0] == 2
+    assert [line.removeprefix("otelgpu: ").partition(" or a PCI")[0] for line in said[1]] == [
+        "--devices x: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...)",
+        "--reuse y: expected a number of seconds",
+        "--deadline: expected a value",
+        "--format xml: expected text, json or table",
+        "no such flag: --bogus",
+        "no such flag: --naning; did you mean --naming?",
+        "not understood: extra",
+    ]
+
+
+def test_thousands_of_wrong_flags_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A guess at what was meant is made for the first few only."""
+    began = time.process_time()
+    status, lines = complaints(capsys, *(f"--listen{number}" for number in range(3000)))
+    took = time.process_time() - began
+
+    assert status == 2
+    assert len(lines) == 3000
+    assert sum("did you mean" in line for line in lines) == 20
+    assert took < 4
 
 
 def test_the_last_of_two_spellings_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -390,6 +429,129 @@ def test_a_stack_that_was_asked_for_stays_in_the_line() -> None:
     record.stack_info = "Stack (most recent call last):\n  here"
 
     assert TextFormatter().format(record).endswith("stuck\\nStack (most recent call last):\\n  here")
+
+
+class _Kept(logging.Handler):
+    """Keeps the messages it is handed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+class _Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+Spared: TypeAlias = tuple[SparingHandler, _Kept, _Clock]
+
+
+@pytest.fixture
+def spared() -> Iterator[Spared]:
+    """A handler, what it passes on, and its clock."""
+    kept, clock = _Kept(), _Clock()
+    handler = SparingHandler(kept, window=60, clock=clock)
+    yield handler, kept, clock
+    handler.close()
+
+
+def test_a_message_that_comes_again_and_again_is_counted(spared: Spared) -> None:
+    """A GPU that comes and goes twice a second fills no disk; how often it did, and how it ended, is told."""
+    handler, kept, clock = spared
+    for turn in range(20):
+        clock.now += 1
+        handler.handle(record_of("%s is down: since 2026-11-30T03:46:%sZ", "GPU-1", f"{turn:02}"))
+        handler.handle(record_of("%s is back", "GPU-1"))
+        handler.handle(record_of("%s is back", f"GPU-2{turn}"))
+    before = len(kept.lines)
+    clock.now += 60
+    left = handler.pass_due()
+    after = kept.lines[before:]
+    handler.handle(record_of("%s is back", "GPU-1"))
+
+    assert before == 5 + 5 + 20
+    assert after == [
+        "GPU-1 is down: since 2026-11-30T03:46:19Z (and 14 times more in 60 s)",
+        "GPU-1 is back (and 14 times more in 60 s)",
+    ]
+    assert left is None
+    assert kept.lines[before + 2 :] == ["GPU-1 is back"]
+
+
+def test_one_message_that_was_held_back_is_shown_as_it_is(spared: Spared) -> None:
+    """There is nothing to count then."""
+    handler, kept, _ = spared
+    for _ in range(6):
+        handler.handle(record_of("again"))
+    handler.close()
+
+    assert kept.lines == ["again"] * 6
+
+
+def test_what_is_held_back_is_shown_at_the_end(spared: Spared) -> None:
+    """The last words of a process are what everybody looks for."""
+    handler, kept, _ = spared
+    for _ in range(10):
+        handler.handle(record_of("again"))
+    handler.close()
+
+    assert kept.lines == [*["again"] * 5, "again (and 4 times more in 60 s)"]
+
+
+def test_debugging_is_not_spared(spared: Spared) -> None:
+    """Whoever asks for everything gets everything."""
+    handler, kept, _ = spared
+    for _ in range(20):
+        record = record_of("again")
+        record.levelno = logging.DEBUG
+        handler.handle(record)
+
+    assert len(kept.lines) == 20
+
+
+def test_the_memory_for_messages_is_bounded(spared: Spared) -> None:
+    """Messages that are never the same push the oldest out, and what was held back of it is shown then."""
+    handler, kept, _ = spared
+    for _ in range(8):
+        handler.handle(record_of("again"))
+    for number in range(10_000):
+        handler.handle(record_of("%d", number))
+
+    assert len(kept.lines) == 5 + 1 + 10_000
+    assert kept.lines.count("again (and 2 times more in 60 s)") == 1
+    assert len(vars(handler)["_seen"]) <= 256
+
+
+def test_what_is_held_back_is_shown_although_nothing_else_is_logged() -> None:
+    """The last message may be the one that says that all is well again."""
+    kept, clock = _Kept(), _Clock()
+    handler = SparingHandler(kept, window=0.05, clock=clock)
+    for _ in range(8):
+        handler.handle(record_of("again"))
+    clock.now += 1
+    until(lambda: len(kept.lines) == 6, "the last one")
+    handler.close()
+
+    assert kept.lines[5] == "again (and 2 times more in 0.05 s)"
+
+
+def test_a_message_that_cannot_be_formatted_is_left_to_the_handler(spared: Spared) -> None:
+    """A defect in a call of the logger must not take the log along."""
+    handler, kept, _ = spared
+    with pytest.raises(TypeError):  # what this target does with it; the real one reports it on stderr
+        handler.handle(record_of("%d", "x"))
+    handler.handle(record_of("good"))
+
+    assert kept.lines == ["good"]
 
 
 def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -284,6 +285,10 @@ def test_devices_pick_by_index_uuid_or_bus_id(text: str, picked: bool) -> None: 
     assert any(pick.matches(**GPU) for pick in config.devices) is picked  # type: ignore[arg-type]
 
 
+PICK = (
+    "expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id (00000000:8D:00.0); MIG "
+    "instances come with their GPU"
+)
 TOO_MUCH = "x" * 61
 
 FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
@@ -334,6 +339,26 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     "infinity": ("sampling: {reuse: inf}", ['1: sampling.reuse: expected a number of seconds, got "inf"']),
     "overflow": ("sampling: {reuse: 1e99}", ['1: sampling.reuse: expected 0 to 60 seconds, got "1e99"']),
     "Arabic digit": ("sampling: {reuse: ٣}", ['1: sampling.reuse: expected a number of seconds, got "٣"']),
+    "Arabic port": ("server: {listen: [':٣']}", ['1: server.listen: a port is 0 to 65535, got ":٣"']),
+    "Arabic port alone": (
+        "server: {listen: [٣]}",
+        ['1: server.listen: an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH, got "٣"'],
+    ),
+    "Arabic index": ("devices: [٣]", [f'1: devices: {PICK}, got "٣"']),
+    "Arabic whole number": (
+        "server: {max_requests: ٣}",
+        ['1: server.max_requests: expected a whole number from 1 to 10000, got "٣"'],
+    ),
+    "Kelvin sign in a UUID": ("devices: [GPU-\u212a]", [f'1: devices: {PICK}, got "GPU-\u212a"']),
+    "Kelvin sign in a word": (
+        "otlp: {histograms: explicit_buc\u212aet_histogram}",
+        [
+            (
+                "1: otlp.histograms: expected explicit_bucket_histogram or base2_exponential_bucket_histogram, got "
+                '"explicit_buc\u212aet_histogram"'
+            )
+        ],
+    ),
     "not positive": (
         "sampling: {deadline: 0}",
         ['1: sampling.deadline: expected more than 0 and at most 60 seconds, got "0"'],
@@ -374,18 +399,17 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     "none and more": ("fields: none,all", ['1: fields: none stands alone, got "none"']),
     "MIG instance": (
         "devices: MIG-1a2b",
-        [
-            (
-                "1: devices: expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id "
-                '(00000000:8D:00.0); MIG instances come with their GPU, got "MIG-1a2b"'
-            )
-        ],
+        [f'1: devices: {PICK}, got "MIG-1a2b"'],
     ),
     "reversed range": ("devices: [5-2]", ['1: devices: a range goes up; did you mean 2-5?, got "5-2"']),
     "address twice": (
         "server: {listen: [':1', ':1', ':0', ':0']}",
         ['1: server.listen: given twice, got ":1"'],
     ),
+    **{
+        f"label {name}": (f"labels: {{{name}: x}}", [f"1: labels.{name}: otelgpu sets this label itself"])
+        for name in ("error_type", "network_io_direction")
+    },
     "label of ours": ("labels: {UUID: x}", ["1: labels.UUID: otelgpu sets this label itself"]),
     "label field": ("labels: {DCGM_FI_X: x}", ["1: labels.DCGM_FI_X: otelgpu sets this label itself"]),
     "label of Prometheus": ("labels: {__a: x}", ["1: labels.__a: label names that begin with __ belong to Prometheus"]),
@@ -579,6 +603,34 @@ def test_a_readme_without_markers_is_refused(text: str) -> None:
     """Rather no table than one in the wrong place."""
     with pytest.raises(ValueError, match=r"^expected one <!-- settings --> and one <!-- /settings --> after it$"):
         with_settings_table(text)
+
+
+MANY = 5000
+MANY_GIVEN: dict[str, tuple[str, Mapping[str, str], Sequence[Flag]]] = {
+    "fields in the file": ("fields:\n" + "".join(f"- DCGM_FI_DEV_GPU_TMP{n}\n" for n in range(MANY)), {}, ()),
+    "fields in a flag": ("", {}, [flag("--fields", ",".join(f"DCGM_FI_DEV_GPU_TMP{n}" for n in range(MANY)))]),
+    "keys": ("".join(f"sampling.dedline{n}: 1\n" for n in range(MANY)), {}, ()),
+    "keys in a section": ("sampling:\n" + "".join(f"  dedline{n}: 1\n" for n in range(MANY)), {}, ()),
+    "variables": ("", {f"OTELGPU_SAMPLING_REUSE{n:04}": "1" for n in range(MANY)}, ()),
+    "devices": ("devices:\n" + "".join(f"- GPU_{n}\n" for n in range(MANY)), {}, ()),
+    "labels": ("labels:\n" + "".join(f"  a-{n}: x\n" for n in range(MANY)), {}, ()),
+    "addresses": ("server:\n  listen:\n" + "".join(f"  - {n}x\n" for n in range(MANY)), {}, ()),
+}
+
+
+@pytest.mark.parametrize("case", MANY_GIVEN)
+def test_thousands_of_mistakes_are_all_told_at_once(case: str) -> None:
+    """A list of another program takes no twelve seconds to refuse: a guess at what was meant costs milliseconds."""
+    text, environ, flags = MANY_GIVEN[case]
+    began = time.process_time()
+    found = problems(text, environ=environ, flags=flags)
+    took = time.process_time() - began
+
+    guesses = ["did you mean" in problem for problem in found]
+    assert len(found) == MANY
+    assert guesses in ([True] * 20 + [False] * (MANY - 20), [False] * MANY)
+    assert any(guesses) is (case not in ("devices", "labels", "addresses"))
+    assert took < 4  # seconds; most of it is YAML's
 
 
 PLACE = re.compile(r"\"?(otelgpu\.yaml:[0-9]+: |OTELGPU_|--(config|[a-z-]+) ?)")

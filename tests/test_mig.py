@@ -254,3 +254,15 @@ def test_instances_leave_no_samples_behind(node: Start, fake: Fake) -> None:
     assert fake.live_samples - before == 2
     assert running.stop()
     assert fake.live_samples == before
+
+
+def test_new_instances_make_no_new_series_keys(node: Start) -> None:
+    """The SDK forgets no key: UUIDs, new at each partitioning, must not be in it."""
+    running = node(split(A, B), fields=FIELDS)
+    keys: set[str] = set()
+    for number in range(20, 120, 2):
+        running.show(split(instance(number, gi=7), instance(number + 1, gi=8)))
+        keys |= running.sweep().series.keys()
+
+    assert len(keys) == 4  # two GPUs and two places
+    assert of_instances(running.page()) == {("7", "1g.10gb"): 118, ("8", "1g.10gb"): 119}

@@ -370,3 +370,31 @@ def test_garbage_is_dropped_counted_and_logged_once(name: str, node: Start, capl
     running.settled_page()
     assert set(values(running.settled_page(), field)) == {"0", "1"}
     assert sum("can be true again" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("driver", "ids", "shown"),
+    [
+        ("580.105.08", (269, 270, 271), True),
+        ("580.82.07", (269, 270, 271), True),
+        ("580.65.06", (251, 252, 253), True),
+        ("580.65.06", (269, 270, 271), False),  # power smoothing there
+        ("575.51.02", (251, 252, 253), True),
+        ("570.172.08", (251, 252, 253), False),
+        ("580.105.08", (251, 252, 253), False),  # power smoothing there
+    ],
+)
+def test_clock_event_counters_are_read_where_the_driver_has_them(
+    driver: str,
+    ids: tuple[int, int, int],
+    shown: bool,  # noqa: FBT001 - a table
+    node: Callable[..., Node],
+) -> None:
+    """The ids moved twice: a setting of power smoothing in watts must not read as time, nor as an event."""
+    names = [f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{reason}_SLOWDOWN_NS" for reason in ("SW_THERM", "HW_THERM")]
+    names.append("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS")
+    nothing = dict.fromkeys((251, 252, 253, 269, 270, 271))
+    fields = nothing | {ids[place]: 7 + place for place in range(3)}
+    page = node(models.h100(1).but(driver=driver).with_gpu(0, fields=fields), fields=tuple(names)).page()
+
+    assert [values(page, name) for name in names] == ([{"0": 7}, {"0": 8}, {"0": 9}] if shown else [{}, {}, {}])

@@ -29,9 +29,11 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
+    ("throttle",),
+    ("events",),
     ("config",),
     ("sources",),
-    ("worker", "snapshots", "rounds"),
+    ("limit", "worker", "roster", "snapshots", "rounds"),
     ("sampler",),
     ("instruments", "itself"),
     ("attribution",),
@@ -41,7 +43,7 @@ LAYERS = (
     ("instrumentor",),
     ("service",),
     ("pull",),
-    ("log", "tables", "reference"),
+    ("log", "tables", "reference", "usage"),
     ("cli",),
     ("__main__",),
 )

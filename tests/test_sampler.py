@@ -6,7 +6,7 @@ Rule 2: what the driver itself does to a sweep is tested in tests/faults.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +15,7 @@ from otelgpu.config import Sampling
 from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, Snapshot, SourceFacts
+from otelgpu.roster import MOST_KNOWN
 from otelgpu.sampler import FIRST_PAUSE, LONGEST_PAUSE, Pace, Sampler
 from otelgpu.sources import DeviceDownError
 from otelgpu.worker import Worker
@@ -24,8 +25,8 @@ from tests.harness import LIMIT, Node, lines_of, until, values
 
 Start = Callable[..., Node]
 
-POWER_USAGE, TEMPERATURE, SERIAL = CATALOGUE[155], CATALOGUE[150], CATALOGUE[53]
-WANTED = (SERIAL, TEMPERATURE, POWER_USAGE)
+POWER_USAGE, TEMPERATURE, SERIAL, XID = CATALOGUE[155], CATALOGUE[150], CATALOGUE[53], CATALOGUE[230]
+WANTED = (SERIAL, TEMPERATURE, POWER_USAGE, XID)
 
 
 class Clock:
@@ -33,14 +34,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.woken: Callable[[float], None] = lambda _: None
+        self.woken: Callable[[], None] = lambda: None
 
     def __call__(self) -> float:
         return self.now
 
     def turn(self, seconds: float) -> None:
         self.now += seconds
-        self.woken(1e9)
+        self.woken()
 
 
 class Script:
@@ -55,6 +56,9 @@ class Script:
         self.counts = 0
         self.reads = 0
         self.closed = 0
+        self.begun: dict[int, float] = {}  # what a slot has answered before its gate
+        self.names: dict[int, int] = {}  # of the GPU in a slot, where it is not the slot's
+        self.xids: dict[str, int] = {}
         self.gates: dict[object, threading.Event] = {}
         self.at_gate = threading.Semaphore(0)
 
@@ -79,7 +83,8 @@ class Script:
         return self.gpus
 
     def device(self, slot: int) -> Device:
-        return Device(f"GPU-{slot}", f"GPU-{slot}", slot, "H100", f"00000000:0{slot}:00.0", serial=self.serial)
+        name = self.names.get(slot, slot)
+        return Device(f"GPU-{name}", f"GPU-{name}", slot, "H100", f"00000000:0{name}:00.0", serial=self.serial)
 
     def read(self, slot: int) -> Sample:
         self.reads += 1
@@ -90,6 +95,14 @@ class Script:
         device = self.device(slot)
         readings = (Reading(SERIAL, device, self.serial), Reading(POWER_USAGE, device, watts))
         return Sample(device, (), readings, (Missing(TEMPERATURE, device, Gap.FAILED, "not now"),))
+
+    def so_far(self, slot: int, reason: str) -> Sample | None:
+        readings = (Reading(POWER_USAGE, self.device(slot), self.begun[slot]),) if slot in self.begun else ()
+        gaps = () if readings else (Missing(POWER_USAGE, self.device(slot), Gap.TIMEOUT, reason),)
+        return Sample(self.device(slot), (), readings, gaps)
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        return [Reading(XID, device, self.xids[device.uuid])] if device.uuid in self.xids else ()
 
     def facts(self) -> SourceFacts:
         return SourceFacts("script")
@@ -108,10 +121,25 @@ class Bench:
         self.sampler = Sampler(
             self.script, WANTED, pace=pace or Pace(reuse=1.0, deadline=2.0), clock=self.clock, wall=self.clock
         )
-        self.clock.woken = self.sampler.hasten
+        self.clock.woken = self.wake
         if start:
             self.sampler.start()
             self.swept(1)
+
+    def wake(self) -> None:
+        """Let whoever waits look at the clock."""
+        with self.sampler._changed:  # noqa: SLF001
+            self.sampler._changed.notify_all()  # noqa: SLF001
+
+    def idle(self, slot: int) -> bool:
+        """Whether the thread of a slot has delivered its answer."""
+        worker = self.sampler._rounds._slots[slot].worker  # noqa: SLF001
+        return worker.busy_since is None
+
+    def shows(self, slot: int) -> bool:
+        """Whether the answer of a slot has come in, in the sweep under way."""
+        glance = self.sampler.refresh(0.0)
+        return glance is not None and glance is not self.sampler.latest and f"GPU-{slot}" in glance.numbers.get(155, {})
 
     def swept(self, sweeps: int) -> None:
         """Wait until so many sweeps are finished."""
@@ -179,26 +207,120 @@ def test_nobody_looks_nothing_is_asked(bench: Callable[..., Bench]) -> None:
     assert (running.sampler.sweeps, running.script.counts) == (1, 1)
 
 
-def test_a_reader_in_a_hurry_ends_the_sweep_for_all(bench: Callable[..., Bench]) -> None:
-    """Whoever has the shortest deadline gets the GPUs that have answered by then; nobody waits for longer."""
+def test_a_reader_in_a_hurry_gets_a_glance_of_its_own(
+    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever cannot wait gets what is there by then; the others get all of it, and no GPU is called down for that."""
     running = bench(pace=Pace(reuse=0, deadline=1000))
-    running.script.shut(1)
+    gate = running.script.shut(1)
+    running.script.begun[1] = 77.0
     with ThreadPoolExecutor(2) as pool:
         patient = pool.submit(running.look)
         assert running.script.at_gate.acquire(timeout=LIMIT)
-        hurried = pool.submit(running.sampler.refresh, 1.0)
+        until(lambda: running.sampler.refresh(0.0) is not running.sampler.latest, "a glance")
+        glance = pool.submit(running.sampler.refresh, 0.01).result(LIMIT)
+        assert not patient.done()
+        gate.set()
+        snapshot = patient.result(LIMIT)
 
-        def is_over() -> bool:
-            running.clock.turn(0.02)  # slowly: GPU 0 has all the time it needs
-            return hurried.done()
+    assert glance is not None
+    assert [state.up for state in glance.states] == [True, True]
+    assert sorted(glance.numbers[155].values()) == [77.0, 100.0]
+    assert snapshot is running.sampler.latest
+    assert [state.up for state in snapshot.states] == [True, True]
+    assert set(snapshot.numbers[155].values()) == {100.0}
+    assert running.sampler.sweeps == 2
+    assert not caplog.records
 
-        until(is_over, "the end of the sweep")
-        snapshot = hurried.result()
-        assert patient.result(LIMIT) is snapshot
-        assert running.clock.now < 1000 + 10
-    assert snapshot is not None
+
+def test_a_glance_shows_no_value_of_a_gpu_that_has_not_answered(bench: Callable[..., Bench]) -> None:
+    """It is absent with the reason, and whether the GPU is up is what it was."""
+    running = bench(pace=Pace(reuse=0, deadline=1000))
+    running.script.watts[0] = DeviceDownError(Gap.LOST, "lost")
+    since = running.look().states[0].since_unix
+    gates = [running.script.shut(slot) for slot in (0, 1)]
+    running.clock.turn(5)
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(running.look)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        until(lambda: running.sampler.refresh(0.0) is not running.sampler.latest, "a glance")
+        glance = running.sampler.refresh(0.0)
+        for gate in gates:
+            gate.set()
+        patient.result(LIMIT)
+
+    assert glance is not None
+    assert [(state.up, state.since_unix) for state in glance.states] == [(False, since), (True, 0.0)]
+    assert not glance.numbers
+    assert {(gap.device.index, gap.gap) for gap in glance.missing} >= {(1, Gap.TIMEOUT)}
+
+
+def test_a_gpu_that_always_answers_late_shows_what_it_answers_in_time(
+    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slow is not stuck: the first time nobody can tell; from then on its quick answers are there, and the reason."""
+    caplog.set_level("INFO")
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    running.script.begun[1] = 88.0
+    seen: list[Snapshot] = []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            gate = running.script.shut(1)
+            looking = pool.submit(running.look)
+            assert running.script.at_gate.acquire(timeout=LIMIT)
+            until(lambda: running.shows(0), "the other GPU has answered")
+            running.clock.turn(2.1)
+            seen.append(looking.result(LIMIT))
+            running.clock.turn(1.0)
+            gate.set()
+            until(lambda: running.idle(1), "answered")
+        running.script.gates.clear()
+        whole = running.look()
+
+    stuck, slow, still = seen
+    assert [state.up for state in stuck.states] == [True, False]
+    assert "has not answered what was asked at" in stuck.states[1].reason
+    for snapshot in (slow, still):
+        assert [state.up for state in snapshot.states] == [True, True]
+        assert sorted(snapshot.numbers[155].values()) == [88.0, 100.0]
+    assert caplog.text.count("takes 3.1 s to answer, and `sampling.deadline` is shorter") == 1
+    assert set(whole.numbers[155].values()) == {100.0}
+    assert caplog.text.count("slot 1 answers before the deadline again") == 1
+
+
+def test_what_is_heard_of_a_gpu_that_is_down_stands_under_its_last_labels(bench: Callable[..., Bench]) -> None:
+    """The XID that tells why it fell off the bus is what everybody looks for then."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    running.script.watts[1] = DeviceDownError(Gap.LOST, "lost")
+    running.script.xids["GPU-1"] = 79
+    snapshot = running.look()
+
+    assert snapshot.numbers[230] == {"GPU-1": 79}
+    assert snapshot.labels["GPU-1"] == ((SERIAL, "1"),)
     assert [state.up for state in snapshot.states] == [True, False]
-    assert snapshot.states[1].gap is Gap.TIMEOUT
+
+
+def test_a_gpu_that_is_in_two_slots_for_good_is_told_of(bench: Callable[..., Bench]) -> None:
+    """For the length of a sweep it may have changed its slot; after that it is another one of the same name."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    running.script.names[1] = 0
+    first, second = running.look(), running.look()
+
+    assert not any(state.gap is Gap.FAILED for state in first.states)
+    (twin,) = [state for state in second.states if state.gap is Gap.FAILED]
+    assert twin.reason == "00000000:00:00.0 calls itself GPU-0, as 00000000:00:00.0 does"
+    assert second.numbers[155] == {"GPU-0": 100.0}
+
+
+def test_uuids_without_end_do_not_fill_the_memory(bench: Callable[..., Bench]) -> None:
+    """A driver that makes up a new UUID each time is forgotten as fast."""
+    running = bench(gpus=1, pace=Pace(reuse=0, deadline=2.0))
+    for name in range(1, MOST_KNOWN + 100):
+        running.script.names[0] = name
+        snapshot = running.look()
+
+    assert len(snapshot.states) == MOST_KNOWN
+    assert [state.device.uuid for state in snapshot.states if state.up] == [f"GPU-{MOST_KNOWN + 99}"]
 
 
 def test_the_deadline_is_paid_once(bench: Callable[..., Bench]) -> None:
@@ -272,6 +394,30 @@ def test_a_pace_needs_no_readers(bench: Callable[..., Bench]) -> None:
         assert running.sampler.sweeps == sweeps
         running.clock.turn(0.1)
         running.swept(sweeps + 1)
+
+
+def test_who_wants_the_gpus_looked_at_soon_gets_one_sweep(bench: Callable[..., Bench]) -> None:
+    """An XID has them looked at; a thousand of them do so once a second."""
+    running = bench()
+    for _ in range(3):
+        running.sampler.look()
+    running.clock.turn(0.9)
+    assert running.sampler.sweeps == 1
+    running.clock.turn(0.1)
+    running.swept(2)
+    running.clock.turn(50)
+    running.look()
+
+    assert running.sampler.sweeps == 3  # the reader's; none of its own accord
+
+
+def test_who_wants_the_gpus_looked_at_does_not_slow_a_pace(bench: Callable[..., Bench]) -> None:
+    """A node that sweeps ten times a second goes on doing so after an XID."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, interval=0.1))
+    running.sampler.look()
+    running.clock.turn(0.1)
+
+    running.swept(2)
 
 
 def test_a_pace_does_not_try_a_dead_driver_faster_than_it_should(bench: Callable[..., Bench]) -> None:
@@ -523,17 +669,3 @@ def test_a_sweep_at_its_own_pace_has_the_whole_deadline(bench: Callable[..., Ben
 
     assert snapshot is not None
     assert [state.up for state in snapshot.states] == [True, True]
-
-
-def test_who_hurries_an_idle_sampler_shortens_no_later_sweep(bench: Callable[..., Bench]) -> None:
-    """A scraper that comes late for one sweep has no say in the next."""
-    running = bench(pace=Pace(reuse=0, deadline=2.0))
-    running.sampler.hasten(0.001)
-    gate = running.script.shut(0)
-    with ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(running.look)
-        assert running.script.at_gate.acquire(timeout=LIMIT)
-        running.clock.turn(1.0)
-        gate.set()
-
-        assert [state.up for state in reader.result(LIMIT).states] == [True, True]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, NumberDataPoint
@@ -10,7 +11,7 @@ from otelgpu.config import Sampling
 from otelgpu.export.join import DcgmJoin
 from otelgpu.export.page import Format, PageReader
 from otelgpu.fields import CATALOGUE
-from otelgpu.instruments import SERIES, Pinned, create_instruments
+from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned, create_instruments
 from tests.fakenvml import models
 from tests.harness import Node, lines_of, series, values
 
@@ -123,6 +124,21 @@ def test_the_limit_of_our_readers_is_beyond_any_node() -> None:
     page = reader.page(None, Format.TEXT, shown=False).decode()
 
     assert len(lines_of(page)) == devices
+
+
+@pytest.mark.parametrize("naming", ["dcgm", "semconv"])
+def test_past_the_limit_of_our_readers_the_page_lacks_series_and_is_there(
+    naming: str, node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's point for all that is left over has no series key: it is nobody's value."""
+    few = dict.fromkeys(CARDINALITY_LIMITS, 3)
+    for module in ("page", "semconv"):
+        monkeypatch.setattr(f"otelgpu.export.{module}.CARDINALITY_LIMITS", few)
+    page = node(models.h100(5), fields=("DCGM_FI_DEV_GPU_TEMP",), naming=naming).page()
+
+    name = "DCGM_FI_DEV_GPU_TEMP" if naming == "dcgm" else "hw_temperature_celsius"
+    assert 0 < len([line for line in lines_of(page) if line.name == name]) <= 3
+    assert "overflow" not in "".join(line for line in page.splitlines() if line.startswith(name))
 
 
 def test_one_collection_reads_one_snapshot(node: Callable[..., Node]) -> None:

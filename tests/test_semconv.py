@@ -8,10 +8,13 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Metric, MetricsData, NumberDataPoint, Sum
 
-from otelgpu.export.join import SemconvJoin
+from otelgpu.export.join import SemconvJoin, text_attribute
 from otelgpu.export.semconv import Joiner
-from otelgpu.fields import CATALOGUE, UP_DOWN, Number
+from otelgpu.fields import CATALOGUE, UP_DOWN, Field, Kind, Number, Shape, help_in
+from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.instruments import Pinned, create_instruments
+from otelgpu.sources.nvml.source import NvmlSource
+from otelgpu.sources.simulated import SimulatedSource
 from tests.conftest import ROOT
 from tests.fakenvml import models
 from tests.harness import Node
@@ -21,6 +24,11 @@ ROW = re.compile(r"^\| (hw\.[a-z_.]+) \| (\w+) \| ([^|]+) \| (int|double) \| ([^
 GPU_SET = {"hw.name", "hw.model", "hw.vendor", "hw.driver_version"}
 STATES = {"ok", "degraded", "failed", "predicted_failure", "needs_cleaning"}
 TASKS = {"decoder", "encoder", "general"}
+LIMITS = {f"{how}{what}" for how in ("", "high.", "low.") for what in ("critical", "degraded")} | {
+    "max",
+    "throttled",
+    "turbo",
+}
 
 
 class Official(NamedTuple):
@@ -70,6 +78,69 @@ def test_every_row_of_the_catalogue_keeps_to_the_conventions(official: dict[str,
     assert {"hw.gpu.utilization", "hw.gpu.memory.usage", "hw.power", "hw.energy", "hw.temperature", "hw.errors"} <= seen
 
 
+UNIT = re.compile(r"1|(k|M|m|u|n|Mi|Ki)?(Hz|W|J|By|s|V)(/s)?|Cel|rpm|\{[a-z]+\}(/s)?")
+NAME = re.compile(r"hw\.gpu\.nvidia(\.[a-z][a-z0-9_]*)+")
+KEYS = {
+    "hw.type",
+    "hw.gpu.task",
+    "hw.sensor_location",
+    "hw.limit_type",
+    "hw.state",
+    "error.type",
+    "network.io.direction",
+}
+READERS = {"nvml": NvmlSource.readable, "simulated": SimulatedSource.readable}
+FIELDS = dict(CATALOGUE) | {field.id: field for field in PROCESS_FIELDS}
+
+
+def test_every_source_is_looked_at() -> None:
+    """A source that is added has to keep to the conventions as well."""
+    sources = {path.name for path in (ROOT / "otelgpu" / "sources").iterdir() if (path / "__init__.py").exists()}
+
+    assert sources == set(READERS)
+
+
+@pytest.mark.parametrize(
+    "field", [FIELDS[id_] for id_ in sorted(frozenset[int]().union(*READERS.values()))], ids=lambda field: field.name
+)
+def test_whatever_can_be_read_has_a_place_in_the_conventions(field: Field, official: dict[str, Official]) -> None:
+    """A metric of an official or an hw.gpu.nvidia name, with unit, kind, number and attributes; a text an attribute."""
+    if field.kind is Kind.LABEL:
+        name = text_attribute(field)
+        assert name in GPU_SET | {"hw.id", "hw.serial_number", "hw.firmware_version"} or NAME.fullmatch(name)
+        return
+    shape = field.semconv
+    assert shape is not None
+    assert field.is_numeric
+    row = official.get(shape.name)
+    kind = instrument(shape.name, is_total=field.is_total)
+    fixed = dict(shape.attributes)
+
+    assert row is not None or NAME.fullmatch(shape.name)
+    assert UNIT.fullmatch(shape.unit)
+    assert shape.number in {Number.INT, Number.DOUBLE}
+    assert help_in(field, shape)
+    assert all(key in KEYS or NAME.fullmatch(key) for key in fixed)
+    assert all(fixed.values())
+    assert not re.search(r"(_total|\.total|_bytes|_seconds|_celsius|_percent)$", shape.name)  # units are not in names
+    if shape.unit == "1" and shape.number is Number.DOUBLE:
+        assert shown_highest(field, shape) <= 2, "a share is of 1, not of 100"
+    if kind == "counter":
+        assert shape.unit != "1"
+        assert not shape.unit.endswith("/s"), "a rate does not add up"
+    if row is not None:
+        assert (kind, shape.unit, shape.number.value) == (row.instrument, row.unit, row.number)
+        assert row.required <= {"hw.id", *fixed}
+        assert fixed.get("hw.gpu.task", "general") in TASKS
+        assert fixed.get("hw.type", "gpu") == "gpu"
+        assert fixed.get("hw.limit_type", "max") in LIMITS
+
+
+def shown_highest(field: Field, shape: Shape) -> float:
+    """The highest number that can be shown."""
+    return field.highest * shape.numerator / shape.denominator
+
+
 def joined(running: Node) -> Iterator[Metric]:
     """What OTLP and the semconv page are made of: the metrics of one sweep, joined."""
     pinned = Pinned()
@@ -99,6 +170,7 @@ def test_every_point_keeps_to_the_conventions(
         for point in points:
             attributes = dict(point.attributes or {})
             assert {"hw.id"} | GPU_SET <= set(attributes), metric.name
+            assert all(re.fullmatch(r"(hw|error|network)(\.[a-z][a-z0-9_]*)+", key) for key in attributes), metric.name
             if row is not None:
                 assert row.required <= set(attributes), metric.name
                 assert isinstance(point.value, float if row.number == "double" else int), metric.name
@@ -118,3 +190,19 @@ def test_the_status_keeps_to_the_conventions(node: Callable[..., Node], official
     assert (row.instrument, row.unit, row.number) == ("updowncounter", "1", "int")
     assert shown < STATES
     assert re.search(r'hw_status\{[^}]*hw_type="gpu"', page)
+
+
+def test_a_text_that_is_asked_for_is_an_attribute(node: Callable[..., Node]) -> None:
+    """What dcgm-exporter has as a label is on every point of the device; what stands there anyway stands once."""
+    wanted = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BRAND", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_INFOROM_IMAGE_VER")
+    scenario = models.h100(1)
+    (power,) = joined(node(scenario, fields=wanted))
+    (point,) = power.data.data_points
+    attributes = dict(point.attributes or {})
+
+    assert attributes["hw.gpu.nvidia.gpu_brand"] == "NVIDIA"
+    assert (
+        attributes["hw.gpu.nvidia.inforom_image_version"]
+        == scenario.gpus[0].answers["nvmlDeviceGetInforomImageVersion"]
+    )
+    assert [name for name, text in attributes.items() if text == scenario.gpus[0].serial] == ["hw.serial_number"]

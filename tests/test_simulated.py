@@ -396,6 +396,8 @@ def test_a_spec_names_the_gpus_in_order(text: str, models: list[str]) -> None:
         ("0xh100", '"0xh100" is no GPU at all'),
         ("-1xh100", '"-1xh100" is not a count and a model'),
         ("8*h100", '"8*h100" is not a count and a model'),
+        ("٣xh100", '"٣xh100" is not a count and a model'),
+        ("8xl\u212a0", '"8xl\u212a0" is not a count and a model'),
         ("4xt4-mig", "t4 cannot be partitioned"),
         ("65xh100", "65 GPUs are too many"),
         ("60xh100+5xt4", "65 GPUs are too many"),

@@ -5,12 +5,14 @@ Rule 1: an event is there when the page shows it; `until` waits for that and not
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from otelgpu.config import Sampling
 from tests.fakenvml import Fake, models
 from tests.faults.rig import missing, up
-from tests.harness import Node, lines_of, until, values
+from tests.harness import Node, lines_of, series, until, values
 
 Start = Callable[..., Node]
 
@@ -158,3 +160,47 @@ def test_everything_is_given_back(node: Start, fake: Fake) -> None:
     assert running.stop()
     assert fake.live_event_sets == 0
     assert fake.inflight == 0
+
+
+@pytest.mark.parametrize("fate", [{"lost": True}, {"hangs": {"nvmlDeviceGetPowerUsage"}}, {"gone": True}])
+def test_the_xid_of_a_gpu_that_is_down_is_shown(fate: dict[str, Any], node: Start) -> None:
+    """79 comes when a GPU falls off the bus, 119 when its firmware hangs: then nothing else answers for it."""
+    running = node(PAIR, fields=(XID, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=Sampling(reuse=0, deadline=0.3))
+    before = next(line for line in series(running.page(), XID) if 'gpu="1"' in line)
+    running.show(PAIR.with_xid(1, 79))
+    until(lambda: codes(running)["1"] == 79, "the event")
+    running.show(PAIR.with_xid(1, 79).with_gpu(1, **fate))
+    until(lambda: sorted(up(running.page()).values()) == [0, 1], "the GPU is down")
+    page = running.page()
+
+    assert values(page, XID) == {"0": 0, "1": 79}
+    assert set(values(page, POWER)) == {"0"}
+    after = next(line for line in series(page, XID) if 'gpu="1"' in line)
+    assert after.partition(",err_code")[0] == before.partition(",err_code")[0]
+
+
+def test_an_xid_that_comes_while_its_gpu_hangs_is_shown(node: Start) -> None:
+    """The event thread hears it; the GPU's own thread is stuck and could not tell."""
+    stuck = PAIR.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"})
+    running = node(PAIR, fields=(XID, POWER), sampling=Sampling(reuse=0, deadline=0.3))
+    running.show(stuck)
+    assert sorted(up(running.page()).values()) == [0, 1]
+    running.show(stuck.with_xid(1, 119))
+
+    until(lambda: codes(running) == {"0": 0, "1": 119}, "the event")
+
+
+def test_a_lost_gpu_does_not_take_the_xids_of_the_others(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A set of events with a lost GPU in it fails for ever: it is made anew without that one."""
+    caplog.set_level("INFO", "otelgpu")
+    running = node(PAIR, fields=(XID, POWER))
+    lost = PAIR.with_xid(1, 79).with_gpu(1, lost=True)
+    running.show(lost)
+    until(lambda: codes(running) == {"0": 0, "1": 79}, "GPU 0 is listened to again")
+    running.show(lost.with_xid(0, 31))
+    until(lambda: codes(running) == {"0": 31, "1": 79}, "an event of the other GPU")
+    running.show(lost.with_xid(0, 31).with_gpu(1, lost=False).with_xid(1, 43))
+
+    until(lambda: codes(running) == {"0": 31, "1": 43}, "it is back, and so are its events")
+    assert sum("nvmlEventSetWait_v2" in record.getMessage() for record in caplog.records) == 1
+    assert sum("can be waited for again" in record.getMessage() for record in caplog.records) == 1

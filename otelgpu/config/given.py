@@ -7,14 +7,17 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
-from otelgpu.config.words import nearest, plain, shown
+from otelgpu.config.words import UnknownWordError, nearest, plain, shown
 
 FILE_VARIABLE = PREFIX + "CONFIG"
 NAMELESS = "="  # stands for the name of an entry that was given without one
-_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
+_SERVICE_LINK = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
+)
 
 
 class Flag(NamedTuple):
@@ -26,10 +29,18 @@ class Flag(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One finished line. The line in the file orders them; what is not about the file comes last."""
+    """One line but for what may have been meant. The line in the file orders them; what is not about it comes last."""
 
     text: str
     line: int = sys.maxsize
+    unknown: UnknownWordError | None = None  # what is said about its word comes between text and tail
+    tail: str = ""
+
+    def finished(self, *, hint: bool) -> str:
+        """Give back the whole line; with *hint* the known word that is most like an unknown one is looked for."""
+        if self.unknown is None:
+            return self.text
+        return f"{self.text}{self.unknown.near() if hint else self.unknown.otherwise}{self.tail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +55,11 @@ class Given:
     line: int = sys.maxsize  # in the file
     name: str = ""  # of an entry of a mapping
 
-    def problem(self, what: str) -> Problem:
+    def problem(self, what: str | ValueError) -> Problem:
         """Finish a message about this text."""
         got = "" if self.got is None else f", got {shown(self.got)}"
+        if isinstance(what, UnknownWordError):
+            return Problem(f"{self.place}: {what.sentence}", self.line, what, got)
         return Problem(f"{self.place}: {what}{got}", self.line)
 
 
@@ -62,10 +75,8 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> Iterato
             for name, whole, value in _pieces(setting, text, split=True):
                 yield Given(setting, value, variable, variable, whole, name=name)
         elif not _is_service_link(variable, text):
-            words = {known.removeprefix(PREFIX): known for known in (*variables, FILE_VARIABLE)}
-            near = nearest(variable.removeprefix(PREFIX), words)  # without what they all have in common
-            hint = f"; did you mean {words[near]}?" if near else ""
-            problems.append(Problem(f"{plain(variable)}: no such setting{hint}"))
+            unknown = UnknownWordError("no such setting", partial(_near, variable, (*variables, FILE_VARIABLE)))
+            problems.append(Problem(f"{plain(variable)}: {unknown.sentence}", unknown=unknown))
 
 
 def from_flags(flags: Iterable[Flag]) -> Iterator[Given]:
@@ -92,6 +103,12 @@ def _pieces(setting: Setting, text: str, *, split: bool) -> Iterator[tuple[str, 
             yield "", entry, entry
         else:
             yield name.strip() if sign else NAMELESS, entry, value
+
+
+def _near(variable: str, known: Iterable[str]) -> str:
+    words = {name.removeprefix(PREFIX): name for name in known}
+    near = nearest(variable.removeprefix(PREFIX), words)  # without what they all have in common
+    return f"; did you mean {words[near]}?" if near else ""
 
 
 def _is_service_link(variable: str, text: str) -> bool:

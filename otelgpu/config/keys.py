@@ -78,7 +78,7 @@ class Setting:
         or_null = " or null" if self.nullable else ""
         raw: object = text
         if get_origin(kind) is Literal:
-            raw = text.lower()
+            raw = text.lower() if text.isascii() else text  # or a Kelvin sign would pass for a K
         elif kind is float:
             try:
                 raw = parse_seconds(text)

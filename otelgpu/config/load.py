@@ -13,13 +13,19 @@ from msgspec.structs import replace
 
 from otelgpu.config.given import FILE_VARIABLE, NAMELESS, Flag, Given, Problem, from_environ, from_flags
 from otelgpu.config.keys import Shape
-from otelgpu.config.settings import Config
-from otelgpu.config.standard import chosen_exporters, from_standard
+from otelgpu.config.sdk import from_sdk
+from otelgpu.config.settings import Config, Otlp
+from otelgpu.config.standard import chosen_exporters, for_logs, from_standard
 from otelgpu.config.values import Address, SourceChoice
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
+MOST_HINTS = 20  # each takes some milliseconds to find
+
 SpecParser = Callable[[str], object]
+OTLP = "otlp."
+# Settings that have no meaning for log events, or (`events`) the same for both.
+METRICS_ONLY = ("interval", "temporality", "histograms", "events")
 
 
 def load(
@@ -28,40 +34,50 @@ def load(
     flags: Sequence[Flag] = (),
     config_path: str | None = None,
     parse_spec: SpecParser | None = None,
+    more: Iterable[Problem] = (),
 ) -> Config:
-    """Make the Config of what the user gave. Raise ConfigError with every problem at once.
+    """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
     `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
     """
     problems: list[Problem] = []
     standard = chosen_exporters(environ, problems)
-    layers = (
-        _grouped(from_standard(environ, standard, problems)),
+    above = (
         _grouped(_from_file(environ, config_path, problems)),
         _grouped(from_environ(environ, problems)),
         _grouped(from_flags(flags)),
     )
-    values: dict[str, object] = {}
-    chosen: dict[str, list[Given]] = {}
-    for layer in layers:
-        for key, group in layer.items():
-            found = len(problems)
-            value = _value(group, problems, parse_spec)
-            if len(problems) == found:
-                values[key] = value
-                chosen[key] = group
+    layers = (_grouped(from_standard(environ, standard, problems)), *above)
+    values, chosen = _settled(layers, problems, parse_spec)
     config = replace(
-        _built(values, chosen),
+        _with_logs(_built(values, chosen), _grouped(for_logs(environ, standard, problems)), above, problems),
         exporters=standard.exporters,
+        log_exporters=standard.log_exporters,
         disabled=standard.disabled,
         description=standard.description,
     )
     problems += _contradictions(config, chosen)
+    problems += from_sdk(environ)
+    problems += more
     if problems:
-        in_order = sorted(problems, key=attrgetter("line"))
-        raise ConfigError(list(dict.fromkeys(problem.text for problem in in_order)))
+        raise ConfigError(_finished(problems))
     return config
+
+
+def _finished(problems: Iterable[Problem]) -> list[str]:
+    """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
+
+    Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.
+    """
+    in_order = sorted(problems, key=attrgetter("line"))
+    unlike = {(problem.text, problem.tail): problem for problem in reversed(in_order)}
+    lines: list[str] = []
+    hints = 0
+    for problem in reversed(unlike.values()):
+        hints += problem.unknown is not None
+        lines.append(problem.finished(hint=hints <= MOST_HINTS))
+    return lines
 
 
 def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
@@ -83,6 +99,42 @@ def _grouped(given: Iterable[Given]) -> dict[str, list[Given]]:
     return groups
 
 
+def _settled(
+    layers: Iterable[Mapping[str, list[Given]]], problems: list[Problem], parse_spec: SpecParser | None
+) -> tuple[dict[str, object], dict[str, list[Given]]]:
+    """Find the value of each setting, and what it was made of: the last of the layers whose text is good."""
+    values: dict[str, object] = {}
+    chosen: dict[str, list[Given]] = {}
+    for layer in layers:
+        for key, group in layer.items():
+            found = len(problems)
+            value = _value(group, problems, parse_spec)
+            if len(problems) == found:
+                values[key] = value
+                chosen[key] = group
+    return values, chosen
+
+
+def _with_logs(
+    config: Config,
+    standard: Mapping[str, list[Given]],
+    above: Iterable[Mapping[str, list[Given]]],
+    problems: list[Problem],
+) -> Config:
+    """Add how log events are sent where that differs: *standard* stands in for what OTEL_* says of the metrics."""
+    otlp = [{key: group for key, group in layer.items() if key.startswith(OTLP)} for layer in (standard, *above)]
+    values, chosen = _settled(otlp, problems, None)
+    for_metrics = {key: config.origin(key) for key in config.origins if key.startswith(OTLP)}
+    named = {key.removeprefix(OTLP): value for key, value in values.items()}
+    same = {name: getattr(config.otlp, name) for name in METRICS_ONLY}
+    logs = replace(Otlp(), **(named | same))
+    origins = {key: group[-1].origin for key, group in chosen.items()}
+    if logs == config.otlp and all(origins.get(key) == origin for key, origin in for_metrics.items() if key in origins):
+        return config
+    renamed = {f"logs.{key.removeprefix(OTLP)}": origin for key, origin in origins.items()}
+    return replace(config, logs=logs, origins=MappingProxyType({**config.origins, **renamed}))
+
+
 def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser | None) -> object:
     """Convert one layer's texts for one setting; what is wrong with them goes to the problems."""
     shape = group[0].setting.shape
@@ -92,7 +144,7 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
         try:
             value = _entry(given, parse_spec)
         except ValueError as error:
-            problems.append(given.problem(str(error)))
+            problems.append(given.problem(error))
             continue
         values.append(value)
         if shape is Shape.MAPPING:

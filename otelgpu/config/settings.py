@@ -146,6 +146,20 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             word="AGGREGATION",
         ),
     ] = "explicit_bucket_histogram"
+    events: Annotated[
+        bool,
+        _about("Also send log events: XIDs, lost and recovered GPUs, MIG changes, throttling."),
+    ] = True
+    throttle_percent: Annotated[
+        int,
+        Meta(ge=0, le=100),
+        _about("An event when heat or the power brake holds clocks down for this much of the time; `0`: none."),
+    ] = 10
+    power_cap_percent: Annotated[
+        int,
+        Meta(ge=0, le=100),
+        _about("The same for the power limit, which a busy GPU may reach all the time; `0`: none."),
+    ] = 0
     buffer_seconds: Annotated[
         float,
         Meta(gt=0, le=86400),
@@ -248,9 +262,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # KEY[1] for an entry of a list, to "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse" or "default".
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    # No settings either: what OTEL_METRICS_EXPORTER names (() when it is not set), whether OTEL_SDK_DISABLED, and the
-    # file that OTEL_CONFIG_FILE names.
+    # No settings either: what OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER name (() when it is not set), where log
+    # events are sent when that is not where the metrics are (OTEL_EXPORTER_OTLP_LOGS_*; their places are those of
+    # "logs.KEY"), whether OTEL_SDK_DISABLED, and the file that OTEL_CONFIG_FILE names.
     exporters: tuple[str, ...] = ()
+    log_exporters: tuple[str, ...] = ()
+    logs: Otlp | None = None
     disabled: bool = False
     description: str = ""
 
@@ -263,6 +280,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def pushes(self) -> bool:
         """Whether metrics are sent anywhere, to a collector or the console."""
         return not self.disabled and (bool(self.otlp.endpoint) or "console" in self.exporters)
+
+    @property
+    def events_to(self) -> Otlp:
+        """How log events are sent."""
+        return self.otlp if self.logs is None else self.logs
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether log events are sent anywhere."""
+        is_heard = bool(self.events_to.endpoint) or "console" in self.log_exporters
+        return not self.disabled and self.otlp.events and is_heard
 
     def origin(self, key: str, entry: int | None = None) -> str:
         """Say where a value came from: its file and line, its variable, its flag, or "default"."""

@@ -8,11 +8,15 @@ Rule 2: values are frozen and show themselves as the text that makes them.
 import re
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from otelgpu.config.words import UnknownWordError
+
 _ADDRESS = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+_DIGITS = re.compile(r"[0-9]+")
 _LONGEST_PORT = 5
 _HIGHEST_PORT = 65535
 _LONGEST_UNIX_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
@@ -39,9 +43,9 @@ def parse_address(text: str) -> Address:
         return Address(path=_unix_path(text.removeprefix("unix:")))
     host, colon, port = text.rpartition(":")
     if not colon:
-        if text.isdecimal():
+        if _DIGITS.fullmatch(text):
             raise ValueError(f"{_ADDRESS}; did you mean :{text}?")
-        if not text[:1].isdigit() or "." in text:
+        if not _DIGITS.match(text) or "." in text:
             raise ValueError(_ADDRESS)
     if host.startswith("["):
         host = _ipv6(host)
@@ -49,7 +53,7 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
     elif host and not _is_host(host):
         raise ValueError(_ADDRESS)
-    if not (port.isascii() and port.isdecimal() and len(port) <= _LONGEST_PORT and int(port) <= _HIGHEST_PORT):
+    if not (_DIGITS.fullmatch(port) and len(port) <= _LONGEST_PORT and int(port) <= _HIGHEST_PORT):
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}")
     return Address(host=host, port=int(port))
 
@@ -84,8 +88,8 @@ _PICK = (
     "instances come with their GPU"
 )
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_UUID = re.compile(r"GPU-[0-9A-Za-z/-]+", re.IGNORECASE)
-_PCI = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+_UUID = re.compile(r"GPU-[0-9A-Za-z/-]+", re.IGNORECASE | re.ASCII)
+_PCI = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +144,27 @@ def full_pci_bus_id(text: str) -> str:
 
 FIELD_WORDS = ("default", "all", "none")
 _LONGEST_FIELD_NAME = 200
+_FIELDS_ARE_LISTED = "; `otelgpu fields` lists them"
 
 
 def parse_field_name(text: str) -> str:
     """Check a name in `fields` against the catalogue; the words default, all and none pass as they are."""
     if text in FIELD_WORDS:
         return text
-    from otelgpu.fields import find, suggest  # here, because the words alone need no catalogue
+    from otelgpu.fields import find  # here, because the words alone need no catalogue
 
-    near = None
-    if len(text) <= _LONGEST_FIELD_NAME:
-        if find(text) is not None:
-            return text
-        near = text.lower() if text.lower() in FIELD_WORDS else suggest(text)
-    raise ValueError("no such field; " + (f"did you mean {near}?" if near else "`otelgpu fields` lists them"))
+    if len(text) <= _LONGEST_FIELD_NAME and find(text) is not None:
+        return text
+    raise UnknownWordError("no such field", partial(_near_field, text), otherwise=_FIELDS_ARE_LISTED)
+
+
+def _near_field(text: str) -> str:
+    from otelgpu.fields import suggest
+
+    if len(text) > _LONGEST_FIELD_NAME:
+        return _FIELDS_ARE_LISTED
+    near = text.lower() if text.lower() in FIELD_WORDS else suggest(text)
+    return f"; did you mean {near}?" if near else _FIELDS_ARE_LISTED
 
 
 # Labels that a page puts on series itself, in any naming or mode; a second one would make Prometheus refuse the page.

@@ -3,7 +3,7 @@
 Rule 1: text that came from outside goes into a message only through here, so that a message stays one short line.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _SHOWN = 60
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%*[]-")
@@ -19,7 +19,12 @@ def one_line(text: str) -> str:
     """Escape whatever would break the line, move the cursor or not encode; the rest stays as it is."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    # Not the codec "unicode_escape": its first use imports a module, and with no descriptor left that fails.
+    return repr(char)[1:-1]
 
 
 def plain(text: str) -> str:
@@ -30,6 +35,22 @@ def plain(text: str) -> str:
 def whole(path: str) -> str:
     """Give back a path in full, so that it can be copied, unless somebody could misread it."""
     return path if path and _PLAIN.issuperset(path) else shown(path)
+
+
+class UnknownWordError(ValueError):
+    """A word is none of the known ones. Which one was meant takes milliseconds to find: that is done when it is shown.
+
+    *sentence* says what is wrong, *near* finds the rest of it, *otherwise* is the rest when nobody looks.
+    """
+
+    def __init__(self, sentence: str, near: Callable[[], str], *, otherwise: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.near = near
+        self.otherwise = otherwise
+
+    def __str__(self) -> str:
+        return self.sentence + self.near()
 
 
 def one_of(choices: Iterable[str]) -> str:

@@ -7,13 +7,14 @@ Rule 3: imported only when there is a file (yaml costs 20 ms).
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from otelgpu.config.given import Given, Problem, commas
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
-from otelgpu.config.words import meant, plain, shown, whole
+from otelgpu.config.words import UnknownWordError, meant, plain, shown, whole
 
 _LARGEST = 1 << 20  # bytes
 _DEEPEST = 20
@@ -116,7 +117,7 @@ class _Walk:
                 if self._is_new(key, key_node) and not _is_null(value):
                     yield from self.settings(value, section=key)
             elif key not in SETTINGS:
-                self._wrong(key_node, key, f"no such setting{_meant(key)}")
+                self._unknown(key_node, key)
             elif self._is_new(key, key_node) and not _is_null(value):
                 yield from self._values(SETTINGS[key], value)
 
@@ -166,6 +167,12 @@ class _Walk:
             return True
         self._wrong(node, key, f"expected {expected}, got {_kind(node)}")
         return False
+
+    def _unknown(self, node: yaml.Node, key: str) -> None:
+        line = _line(node)
+        unknown = UnknownWordError("no such setting", partial(_meant, key))
+        place = f"{self.name}:{line}: {f'{plain(key)}: ' if key else ''}"
+        self.problems.append(Problem(f"{place}{unknown.sentence}", line, unknown))
 
     def _wrong(self, node: yaml.Node, key: str, what: str) -> None:
         line = _line(node)

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import get_meter_provider
 
-from otelgpu import __version__
 from otelgpu.config.standard import DESCRIPTION
 from otelgpu.embed.engine import SHARE
 from otelgpu.embed.registration import Registration, Session
 from otelgpu.errors import ConfigError
-from otelgpu.export.join import SCHEMA_URL
 from otelgpu.fields import Field
-from otelgpu.model import Snapshot
+from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -36,6 +34,10 @@ class Shared:
         """Give a snapshot to show; see Engine."""
         snapshot = self._sampler.refresh(timeout * SHARE)
         return snapshot if snapshot is not None and self._is_fresh(snapshot) else None
+
+    def shows(self, device: Device) -> bool:  # noqa: ARG002 - of the protocol
+        """Every device that the service looks at."""
+        return True
 
     def renewed(self) -> "Shared":
         """A service does not fork."""
@@ -56,7 +58,7 @@ class Described:
         self._provider = get_meter_provider()
         self._registration = Registration()
         self._session = Session(Shared(sampler, is_fresh), fields)
-        self._registration.create(self._provider.get_meter("otelgpu", __version__, SCHEMA_URL), self._session)
+        self._registration.create(self._provider, self._session)
 
     def start(self) -> None:
         """Answer collections from now on."""

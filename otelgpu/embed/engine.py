@@ -7,6 +7,7 @@ Rule 3: the driver is asked only for a collection: no pace, no attempts of its o
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from otelgpu.config import Config
 from otelgpu.embed.once import HostLock
 from otelgpu.embed.visible import CUDA, NVIDIA, VisibleSource, visible
+from otelgpu.export.status import STATUS_FIELDS
 from otelgpu.fields import Field
 from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Pace, Sampler
@@ -27,18 +29,32 @@ SHARE = 0.5  # of the time that the SDK gives a callback: the rest is for everyb
 
 
 class Engine:
-    """Gives snapshots to collections. *is_once*: only while this process holds the lock of the host."""
+    """Gives snapshots to collections. *is_once*: only while this process holds the lock of the host.
 
-    def __init__(self, config: Config, fields: Sequence[Field], environ: Mapping[str, str], *, is_once: bool) -> None:
+    *also*: fields that are read, beyond *fields*, and of which it is no matter when nothing can read them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fields: Sequence[Field],
+        environ: Mapping[str, str],
+        *,
+        is_once: bool,
+        also: Sequence[Field] = (),
+    ) -> None:
         self._config = config
         self._fields = fields
+        self._also = also
         self._environ = environ
         self._is_once = is_once
         self._lock = threading.Lock()
         self._sampler: Sampler | None = None
         self._host_lock: HostLock | None = None
+        self._pid = os.getpid()
         self._is_over = False
         self._has_looked = False
+        self._shows: Callable[[Device], bool] = lambda _: True
 
     def snapshot(self, timeout: float) -> Snapshot | None:
         """Give a snapshot to show, asking the driver where there is none young enough; None when there is none.
@@ -62,11 +78,17 @@ class Engine:
                 logger.warning("no GPU is there to be observed; there will be no hw.* series")
         return snapshot
 
+    def shows(self, device: Device) -> bool:
+        """Whether this process may see a device; of a GPU that it may not see an instance may be visible."""
+        return self._shows(device)
+
     def stop(self) -> bool:
         """End the threads and let go of the driver and the lock, within STOP seconds. Safe to call twice.
 
         False while a driver call is under way: its thread ends when it returns, and another `stop` lets the driver go.
         """
+        if self._pid != os.getpid():
+            return True  # all that it has, and its locks, stayed with the parent
         with self._lock:
             self._is_over = True
             sampler, self._sampler = self._sampler, None
@@ -83,7 +105,7 @@ class Engine:
         """Make the engine of a child process after a fork. This one's threads and locks stayed with the parent."""
         if self._host_lock is not None:
             self._host_lock.release()
-        return Engine(self._config, self._fields, self._environ, is_once=self._is_once)
+        return Engine(self._config, self._fields, self._environ, is_once=self._is_once, also=self._also)
 
     def _running(self) -> Sampler | None:
         with self._lock:
@@ -121,17 +143,17 @@ class Engine:
         is_chosen: Callable[[Device], bool] = Choice(config)
         seen = visible(self._environ) if config.embed.only_visible else None
         if seen is not None:
-            source = narrowed = VisibleSource(source, seen, is_chosen)
-            is_chosen = narrowed.is_chosen
+            source = narrowed = VisibleSource(source, seen, is_chosen, STATUS_FIELDS)
+            is_chosen, self._shows = narrowed.is_chosen, narrowed.shows
         return Sampler(
             source,
-            self._fields,
+            (*self._fields, *self._also),
             pace=Pace(config.sampling.reuse, config.sampling.deadline, insists=False),
             chosen=is_chosen,
             repeat_parent=config.mig.parent_values == "repeat",
         )
 
     def _source(self) -> Source:
-        source, readable = make_source(self._config, self._fields)
+        source, readable = make_source(self._config, (*self._fields, *self._also))
         warn_unreadable(self._config, self._fields, readable)
         return source

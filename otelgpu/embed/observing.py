@@ -10,13 +10,12 @@ from typing import Self, Unpack
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
-from otelgpu import __version__
 from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
-from otelgpu.export.join import SCHEMA_URL
-from otelgpu.fields import Field, find
+from otelgpu.export.status import also_read
+from otelgpu.fields import Field, Kind, find
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.sources.choice import wanted_fields
 
@@ -68,21 +67,23 @@ def begin(
     config = settings_of(settings, environ)
     fields = _fields(config)
     once = is_once if config.embed.once is None else config.embed.once
-    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process)
-    session = Session(engine, fields)
+    has_status = bool(fields) and not config.embed.only_process  # a process has no health of its own
+    also = also_read(fields) if has_status else ()
+    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process, also=also)
+    session = Session(engine, fields, has_status=has_status)
     provider = get_meter_provider() if meter_provider is None else meter_provider
     with REGISTRY.lock:
         registration = REGISTRY.of(provider)
         if registration.session is not None:
             logger.warning("this MeterProvider is observed already; the second observation does nothing")
             return Observation(None)
-        registration.create(provider.get_meter("otelgpu", __version__, SCHEMA_URL), session)
+        registration.create(provider, session)
         registration.session = session
     return Observation(registration)
 
 
 def _fields(config: Config) -> tuple[Field, ...]:
-    """List the fields that become instruments."""
+    """List the fields that become instruments, or attributes."""
     if config.embed.only_process:
         return PROCESS_FIELDS
     named = {field.id for name in config.fields if (field := find(name)) is not None}
@@ -90,6 +91,6 @@ def _fields(config: Config) -> tuple[Field, ...]:
     return tuple(
         field
         for field in wanted_fields(config)
-        if field.is_numeric and field.semconv is not None
+        if field.kind is Kind.LABEL or (field.is_numeric and field.semconv is not None)
         if is_all or field.id not in EVENT_FIELDS - named
     )

@@ -3,6 +3,7 @@
 Rule 1: nobody waits for the lock and nothing polls for it: it is tried when a collection wants it.
 Rule 2: the folder and the file must be this user's own; where they are not, the lock is not used and everyone reports.
 Rule 3: the lock belongs to the process that took it: a child made by fork closes its copy, which leaves the lock be.
+Rule 4: a host that becomes a daemon closes every file, also ours: a number that is another file by now is left alone.
 """
 
 import contextlib
@@ -29,11 +30,12 @@ class HostLock:
         self._name = f"reporter-{_digest(scope) if scope else 'all'}.lock"
         self._folders = tuple(_folders(environ))
         self._file: int | None = None
+        self._identity: tuple[int, int] | None = None  # device and inode of the file
         self._is_useless = False
 
     def take(self) -> bool:
         """Try to become the reporter, or say that we are. Never blocks, never raises."""
-        if self._file is not None or self._is_useless:
+        if self._is_useless or self._is_held():
             return True
         try:
             self._file = self._taken()
@@ -45,9 +47,18 @@ class HostLock:
 
     def release(self) -> None:
         """Let another process report. Safe to call twice."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        if self._is_held() and self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _is_held(self) -> bool:
+        """Whether our file is still the one that we opened."""
+        if self._file is None:
+            return False
+        try:
+            return _identity(self._file) == self._identity
+        except OSError:
+            return False
 
     def _taken(self) -> int | None:
         """Open the file and lock it; None when another process holds the lock."""
@@ -59,6 +70,7 @@ class HostLock:
             except BlockingIOError:
                 os.close(file)
                 return None
+            self._identity = _identity(file)
             os.ftruncate(file, 0)
             os.write(file, f"{os.getpid()}\n".encode())  # for people; nothing reads it
             return file
@@ -79,6 +91,11 @@ class HostLock:
         return _opened_folder(last)
 
 
+def _identity(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
+
+
 def _digest(text: str) -> str:
     import hashlib  # here, because OpenSSL costs 4 MB
 
@@ -87,9 +104,17 @@ def _digest(text: str) -> str:
 
 def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
     runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
-    if runtime.is_absolute():
+    if runtime.is_absolute() and _is_own(runtime):
         yield runtime / "otelgpu"
-    yield SHARED / f"otelgpu-{os.getuid()}"
+    yield SHARED / f"otelgpu-{os.geteuid()}"
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is this user's: under sudo the variable may name that of the user before."""
+    try:
+        return folder.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _opened_folder(path: Path) -> int:

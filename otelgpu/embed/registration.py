@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
-from otelgpu.export.join import SemconvJoin, scaled
+from otelgpu import __version__
+from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
+from otelgpu.export.status import HELP, HW_STATUS, Links, status_points
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
-from otelgpu.model import SeriesKey, Snapshot
+from otelgpu.model import Device, SeriesKey, Snapshot
 
 
 class _Row(NamedTuple):
@@ -34,6 +36,9 @@ class Answers(Protocol):
     def snapshot(self, timeout: float) -> Snapshot | None:
         """Give a snapshot to show within *timeout* seconds; None when there is none."""
 
+    def shows(self, device: Device) -> bool:
+        """Whether points of a device may be shown."""
+
     def renewed(self) -> "Answers":
         """Make the one of a child process after a fork."""
 
@@ -44,8 +49,10 @@ class Answers(Protocol):
 class Session:
     """One observation under way: who answers, and what each instrument shows of the answer."""
 
-    def __init__(self, engine: Answers, fields: Iterable[Field]) -> None:
+    def __init__(self, engine: Answers, fields: Iterable[Field], *, has_status: bool = True) -> None:
         self.engine = engine
+        self.has_status = has_status
+        self._links = Links()
         self._fields = tuple(fields)
         self.rows: dict[str, list[_Row]] = {}
         for field in self._fields:
@@ -58,19 +65,23 @@ class Session:
 
     def renewed(self) -> Self:
         """Make the session of a child process after a fork."""
-        return type(self)(self.engine.renewed(), self._fields)
+        return type(self)(self.engine.renewed(), self._fields, has_status=self.has_status)
 
     def points(self, name: str, place: int, timeout: float) -> list[Observation]:
         """Give the points of one instrument for the collection that this thread makes."""
         snapshot = self._pinned(place, timeout)
         if snapshot is None:
             return []
+        if name == HW_STATUS.name:
+            found = status_points(snapshot, self._links, self._join, self.engine.shows) if self.has_status else ()
+            return list(found)
         if snapshot.identity != self._identity:
             self._attributes, self._identity = {}, snapshot.identity
         return [
             Observation(row.scaled(number), self._attributes_of(row, key, snapshot))
             for row in self.rows.get(name, ())
             for key, number in snapshot.numbers.get(row.field.id, {}).items()
+            if self.engine.shows(snapshot.series[key].device)
         ]
 
     def _pinned(self, place: int, timeout: float) -> Snapshot | None:
@@ -85,7 +96,8 @@ class Session:
     def _attributes_of(self, row: _Row, key: SeriesKey, snapshot: Snapshot) -> Mapping[str, str]:
         known = self._attributes.get((row.field.id, key))
         if known is None:
-            known = self._join.attributes(row.shape, snapshot.series[key])
+            series = snapshot.series[key]
+            known = self._join.attributes(row.shape, series, texts=snapshot.labels.get(series.device.uuid, ()))
             self._attributes[row.field.id, key] = known
         return known
 
@@ -97,8 +109,12 @@ class Registration:
         self.session: Session | None = None
         self._places: dict[str, int] = {}
 
-    def create(self, meter: Meter, session: Session) -> None:
+    def create(self, provider: MeterProvider, session: Session) -> None:
         """Create the instruments of *session* that this provider does not have yet."""
+        names = session.rows.keys() | ({HW_STATUS.name} if session.has_status else set())
+        if names <= self._places.keys():
+            return  # the stand-in for the global provider would keep every further meter
+        meter = provider.get_meter("otelgpu", __version__, SCHEMA_URL)
         for name, rows in session.rows.items():
             if name in self._places:
                 continue
@@ -110,6 +126,10 @@ class Registration:
             elif name in UP_DOWN:
                 create = meter.create_observable_up_down_counter  # type: ignore[assignment]  # the same
             create(name, callbacks=[_Report(self, name, place)], unit=shape.unit, description=help_in(field, shape))
+        name = HW_STATUS.name
+        if session.has_status and name not in self._places:
+            report = _Report(self, name, self._places.setdefault(name, len(self._places)))
+            meter.create_observable_up_down_counter(name, callbacks=[report], unit=HW_STATUS.unit, description=HELP)
 
 
 class _Report:
@@ -157,10 +177,12 @@ class Registry:
 
     def _start_afresh(self) -> None:
         """In the child of a fork: leave the parent's threads, locks and driver alone; begin at the next collection."""
-        for registration in set(self._known.values()):
-            if registration.session is not None:
-                registration.session = registration.session.renewed()
-        self.lock.release()
+        try:
+            for registration in set(self._known.values()):
+                if registration.session is not None:
+                    registration.session = registration.session.renewed()
+        finally:
+            self.lock.release()
 
 
 REGISTRY = Registry()

@@ -3,14 +3,15 @@
 Rule 1: the variables mean here what they mean to CUDA and to the container runtime. NVML numbers GPUs by PCI bus id,
         as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID (with GPUs of one model there is no difference).
 Rule 2: what is not visible is not asked: a GPU that no entry names is not chosen, and of a GPU that is partitioned
-        only the visible instances are shown.
+        only the visible instances are shown. They share its health, so that is asked too, and passed on unshown.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from otelgpu.model import Device, Sample, SourceFacts
+from otelgpu.model import Device, Reading, Sample, SourceFacts
 from otelgpu.sources import Source
 
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -87,10 +88,16 @@ def _entry(text: str) -> Entry | None:
 
 
 class VisibleSource:
-    """A Source that shows, of another, only what is visible. `is_chosen` is for the sampler."""
+    """A Source that gives, of another, only what is visible. `is_chosen` is for the sampler.
 
-    def __init__(self, source: Source, seen: Visible, chosen: Callable[[Device], bool]) -> None:
+    *shared* are ids of fields whose readings a GPU passes on for its visible instances; `shows` tells them apart.
+    """
+
+    def __init__(
+        self, source: Source, seen: Visible, chosen: Callable[[Device], bool], shared: AbstractSet[int] = frozenset()
+    ) -> None:
         self._source = source
+        self._shared = shared
         self._seen = seen
         self._chosen = chosen
         self._count = 0
@@ -98,6 +105,11 @@ class VisibleSource:
     def is_chosen(self, gpu: Device) -> bool:
         """Whether any of a GPU is visible and it was chosen otherwise too."""
         return self._chosen(gpu) and (self._is_narrowed or any(entry.is_on(gpu) for entry in self._seen.entries))
+
+    def shows(self, device: Device) -> bool:
+        """Whether points of a device may be shown; of instances it gives none that may not."""
+        is_instance = device.instance_id is not None
+        return is_instance or self._is_narrowed or any(entry.picks(device, None) for entry in self._seen.entries)
 
     @property
     def _is_narrowed(self) -> bool:
@@ -116,8 +128,19 @@ class VisibleSource:
 
     def read(self, slot: int) -> Sample:
         """Read a GPU, and leave away what is not visible of it."""
-        sample = self._source.read(slot)
-        if self._is_narrowed or any(entry.picks(sample.device, None) for entry in self._seen.entries):
+        return self._visible(self._source.read(slot))
+
+    def so_far(self, slot: int, reason: str) -> Sample | None:
+        """Give what is visible of a read under way; see the protocol."""
+        sample = self._source.so_far(slot, reason)
+        return None if sample is None else self._visible(sample)
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        """Give what the source heard of a GPU; see the protocol."""
+        return self._source.heard(device) if self.shows(device) else ()
+
+    def _visible(self, sample: Sample) -> Sample:
+        if self.shows(sample.device):
             return sample
         shown = {
             instance.uuid
@@ -127,8 +150,8 @@ class VisibleSource:
         return replace(
             sample,
             instances=tuple(instance for instance in sample.instances if instance.uuid in shown),
-            readings=tuple(reading for reading in sample.readings if reading.device.uuid in shown),
-            missing=tuple(gap for gap in sample.missing if gap.device.uuid in shown),
+            readings=tuple(one for one in sample.readings if one.device.uuid in shown or one.field.id in self._shared),
+            missing=tuple(gap for gap in sample.missing if gap.device.uuid in shown or gap.field.id in self._shared),
         )
 
     def facts(self) -> SourceFacts:

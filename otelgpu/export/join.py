@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from otelgpu.fields import Field, Number, Shape
+from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
 from otelgpu.fields.xid import xid_text
 from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
 
@@ -29,9 +30,6 @@ VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 # Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
 # copy of the device's value, so a copy would say something else under the same name.
 PER_PROCESS = frozenset((203, 252))
-
-# What a series is told apart by, in the words of OpenTelemetry; the words of a Series are dcgm-exporter's.
-SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": "hw.gpu.nvidia.link"}
 
 NO_COPIES: Sequence[Attributes] = ((),)
 
@@ -64,6 +62,8 @@ OLD_OWNER_LABELS = tuple(
     ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
     for name, text in OWNER_LABELS
 )
+# Labels of a series that have a name of their own in OpenTelemetry's scheme.
+SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": f"{NVIDIA}link"}
 OWNER_ATTRIBUTES = (
     ("k8s.container.name", "container"),
     ("k8s.namespace.name", "namespace"),
@@ -71,6 +71,21 @@ OWNER_ATTRIBUTES = (
     ("k8s.pod.uid", "pod_uid"),
     ("hw.gpu.nvidia.job.id", "job"),
 )
+
+
+# Label rows that say what an attribute of every point says anyway.
+TOLD: Mapping[int, str] = {
+    1: "hw.driver_version",
+    50: "hw.model",
+    53: "hw.serial_number",
+    54: "hw.id",
+    85: "hw.firmware_version",
+}
+
+
+def text_attribute(field: Field) -> str:
+    """Name the attribute that a label row is in OpenTelemetry's scheme."""
+    return TOLD.get(field.id) or NVIDIA + rule_name(field.new_name.removeprefix(PREFIX))
 
 
 def holders(owners: Iterable[Owner]) -> tuple[Owner, ...]:
@@ -164,8 +179,13 @@ class SemconvJoin:
         """Return the field's shape; None for a field that has no place in this scheme."""
         return field.semconv
 
-    def attributes(self, shape: Shape, series: Series, owners: Owners = NOBODY) -> dict[str, str]:
-        """List the attributes of a point; a text that the driver does not tell is left away."""
+    def attributes(
+        self, shape: Shape, series: Series, owners: Owners = NOBODY, texts: Iterable[tuple[Field, str]] = ()
+    ) -> dict[str, str]:
+        """List the attributes of a point; a text that the driver does not tell is left away.
+
+        *texts* are the device's label rows, as a Snapshot has them.
+        """
         device = series.device
         found = owners.by_device.get(device.uuid, ())
         alone = [owner for kind in OwnerKind if (owner := sole_owner(found, kind))]
@@ -184,8 +204,9 @@ class SemconvJoin:
         present = {name: text for name, text in pairs if text}
         for owner in alone:
             present |= dict(_present(owner, OWNER_ATTRIBUTES) + owner.labels)
-        own = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
-        return present | dict(shape.attributes) | own | dict(self.labels)
+        of_series = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
+        told = {text_attribute(field): text for field, text in texts if text and field.id not in TOLD}
+        return present | told | dict(shape.attributes) | of_series | dict(self.labels)
 
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""

@@ -101,9 +101,11 @@ class Joiner:
     def _points(self, shape: Shape, metric: Metric, snapshot: Snapshot, owners: Owners) -> Iterator[NumberDataPoint]:
         number = scaled(shape)
         for point in metric.data.data_points:
-            if isinstance(point, NumberDataPoint) and point.attributes is not None:
+            series = snapshot.series.get(str((point.attributes or {}).get(SERIES)))
+            if isinstance(point, NumberDataPoint) and series is not None:  # else it is beyond CARDINALITY_LIMITS
+                texts = snapshot.labels.get(series.device.uuid, ())
                 yield NumberDataPoint(
-                    attributes=self._join.attributes(shape, snapshot.series[str(point.attributes[SERIES])], owners),
+                    attributes=self._join.attributes(shape, series, owners, texts),
                     start_time_unix_nano=point.start_time_unix_nano,
                     time_unix_nano=point.time_unix_nano,
                     value=number(point.value),

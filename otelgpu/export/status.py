@@ -1,22 +1,26 @@
 """The health of each GPU and MIG instance as `hw.status`, from what NVML knows.
 
 Rule 1: one state at a time: the worst that a rule finds. Each point is 1 for the state that holds and 0 for the others.
-Rule 2: a rule speaks only of what was read: a question that a GPU does not answer says nothing about its health.
-Rule 3: shown under OpenTelemetry's names alone; dcgm-exporter's page has the fields themselves.
+Rule 2: a rule speaks only of what was read. A question that a GPU never answers says nothing about its health; one that
+        failed this time may hide anything, so a GPU is called ok only when all that it can tell was told.
+Rule 3: a link is compared with itself: whether it is up, and how wide, depends on slots and bridges (a T4 in a slot of
+        eight lanes is well), and its speed falls whenever nothing is to be done.
+Rule 4: shown under OpenTelemetry's names alone; dcgm-exporter's page has the fields themselves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otelgpu.export.join import SemconvJoin
-from otelgpu.fields import Number, Shape
-from otelgpu.instruments import Pinned
-from otelgpu.model import Device, Gap, Series, Snapshot
+from otelgpu.fields import CATALOGUE, Field, Number, Shape
+from otelgpu.model import Attributes, Device, Gap, Series, SeriesKey, Snapshot
 
 HW_STATUS = Shape("hw.status", "1", Number.INT, attributes=(("hw.type", "gpu"),))
+HELP = "Whether a GPU is in this state: 1 or 0."
 
 
 class State(StrEnum):
@@ -49,44 +53,141 @@ RULES = (
     # No spare row is left for a bad one: NVIDIA's documentation has such a GPU replaced.
     Rule(395, State.FAILED),
 )
-STATUS_FIELDS = frozenset(rule.field_id for rule in RULES)
+PCIE_WIDTH, NVLINK_STATE = 238, 1508
+UP = frozenset(
+    (1, 2)
+)  # of NVML's link states: active, and asleep for want of traffic (3: active, but closed to traffic)
+STATUS_FIELDS = frozenset(rule.field_id for rule in RULES) | {PCIE_WIDTH, NVLINK_STATE}
+
+PEERS = 2  # further GPUs of the model before a link is compared with theirs: two alone may be bridged in their own way
 
 
-def states_of(snapshot: Snapshot) -> Iterator[tuple[Device, State]]:
+def also_read(fields: Iterable[Field]) -> list[Field]:
+    """List what hw.status needs beyond *fields*, which are read for themselves; nothing where those are none."""
+    wanted = {field.id for field in fields}
+    return [CATALOGUE[id_] for id_ in sorted(STATUS_FIELDS - wanted)] if wanted else []
+
+
+class Links:
+    """Finds the links that have fallen behind, and remembers for that how good each was at its best.
+
+    Used by one collection at a time. What it remembers is bounded by the links of the machine.
+    """
+
+    def __init__(self) -> None:
+        self._best: dict[tuple[int, SeriesKey], int | float] = {}
+        self._gpus: dict[SeriesKey, str] = {}
+
+    def behind(self, snapshot: Snapshot) -> set[str]:
+        """Name the GPUs, by UUID, of which a link is worse than it was, or is down where it is up on the others.
+
+        NVLinks of a GPU with MIG instances are left aside: MIG does without them.
+        """
+        partitioned = {state.device.uuid for state in snapshot.states if state.instances}
+        found = {device.gpu_uuid for device, _ in self._worse(PCIE_WIDTH, snapshot)}
+        found |= {device.gpu_uuid for device, _ in self._worse(NVLINK_STATE, snapshot)} - partitioned
+        return found | set(_downs(snapshot, partitioned))
+
+    def untold(self, snapshot: Snapshot) -> set[str]:
+        """Name the GPUs, by UUID, that told of some of their NVLinks and not of one that they told of before."""
+        now = snapshot.numbers.get(NVLINK_STATE, {})
+        before: defaultdict[str, set[SeriesKey]] = defaultdict(set)
+        for field_id, key in self._best:
+            if field_id == NVLINK_STATE:
+                before[self._gpus[key]].add(key)
+        return {gpu for gpu in {snapshot.series[key].device.gpu_uuid for key in now} if before[gpu] - now.keys()}
+
+    def _worse(self, field_id: int, snapshot: Snapshot) -> Iterator[Series]:
+        for key, number in snapshot.numbers.get(field_id, {}).items():
+            self._gpus[key] = snapshot.series[key].device.gpu_uuid
+            if field_id == NVLINK_STATE:
+                number = int(number in UP)  # noqa: PLW2901
+            if number < self._best.setdefault((field_id, key), number):
+                yield snapshot.series[key]
+            else:
+                self._best[field_id, key] = number
+
+
+def _downs(snapshot: Snapshot, partitioned: set[str]) -> Iterator[str]:
+    """Find what was down from the start: a link that most GPUs of the model have up, on a GPU with others up."""
+    links: defaultdict[str, dict[str, dict[Attributes, bool]]] = defaultdict(dict)  # by model, GPU and link
+    for key, number in snapshot.numbers.get(NVLINK_STATE, {}).items():
+        device, attributes = snapshot.series[key]
+        if device.gpu_uuid not in partitioned:
+            links[device.model].setdefault(device.gpu_uuid, {})[attributes] = number in UP
+    for gpus in links.values():
+        wired = {uuid: states for uuid, states in gpus.items() if any(states.values())}
+        if len(wired) <= PEERS:
+            continue
+        for uuid, states in wired.items():
+            for link, is_up in states.items():
+                ups = sum(others.get(link, False) for others in wired.values())
+                if not is_up and 2 * ups > len(wired):
+                    yield uuid
+
+
+def states_of(snapshot: Snapshot, links: Links) -> Iterator[tuple[Device, State]]:
     """Say how each GPU is, and each MIG instance: it shares the memory and the fate of its GPU.
 
-    Nothing is said while the driver as a whole is away, nor of a GPU that this process may not ask.
+    Nothing is said while the driver as a whole is away, nor of a GPU that this process may not ask, nor of one that is
+    well as far as it answers but failed to answer a question of health.
     """
     if not snapshot.source_up:
         return
     states = {
         gpu.device.uuid: State.OK if gpu.up else State.FAILED for gpu in snapshot.states if gpu.gap is not Gap.DENIED
     }
+
+    def note(gpu_uuid: str, state: State) -> None:
+        if gpu_uuid in states:
+            states[gpu_uuid] = max(states[gpu_uuid], state, key=RANKS.__getitem__)
+
     for rule in RULES:
         for key, number in snapshot.numbers.get(rule.field_id, {}).items():
-            gpu_uuid = snapshot.series[key].device.gpu_uuid
-            if number and gpu_uuid in states:
-                states[gpu_uuid] = max(states[gpu_uuid], rule.state, key=RANKS.__getitem__)
+            if number:
+                note(snapshot.series[key].device.gpu_uuid, rule.state)
+    for gpu_uuid in links.behind(snapshot):
+        note(gpu_uuid, State.DEGRADED)
+    untold = {
+        gap.device.gpu_uuid
+        for gap in snapshot.missing
+        if gap.field.id in STATUS_FIELDS and gap.gap is not Gap.UNSUPPORTED
+    } | links.untold(snapshot)
     for device in snapshot.devices().values():
-        if device.gpu_uuid in states:
-            yield device, states[device.gpu_uuid]
+        state = states.get(device.gpu_uuid)
+        if state is not None and not (state is State.OK and device.gpu_uuid in untold):
+            yield device, state
 
 
-def create_status_instrument(meter: Meter, join: SemconvJoin, pinned: Pinned) -> None:
-    """Register `hw.status` on *meter*. Its attributes are joined here, since no field stands behind it."""
+def status_points(
+    snapshot: Snapshot, links: Links, join: SemconvJoin, shown: Callable[[Device], bool] = lambda _: True
+) -> Iterator[Observation]:
+    """Give the points of `hw.status` for the devices that are *shown*.
 
-    def report(_: CallbackOptions) -> Iterator[Observation]:
-        snapshot = pinned.shown
-        if snapshot is None:
-            return
-        for device, current in states_of(snapshot):
-            attributes = join.attributes(HW_STATUS, Series(device, ()))
+    Their attributes are joined here, since no field stands behind it.
+    """
+    for device, current in states_of(snapshot, links):
+        if shown(device):
+            texts = snapshot.labels.get(device.uuid, ())
+            attributes = join.attributes(HW_STATUS, Series(device, ()), texts=texts)
             for state in State:
                 yield Observation(int(state is current), attributes | {"hw.state": state.value})
 
-    meter.create_observable_up_down_counter(
-        HW_STATUS.name,
-        callbacks=[report],
-        unit=HW_STATUS.unit,
-        description="Whether a GPU is in this state: 1 or 0.",
-    )
+
+class Shown(Protocol):
+    """What knows the snapshot of a collection: Pinned, which is not imported because that loads the SDK."""
+
+    @property
+    def shown(self) -> Snapshot | None:
+        """The snapshot that may be shown."""
+
+
+def create_status_instrument(meter: Meter, join: SemconvJoin, pinned: Shown) -> None:
+    """Register `hw.status` on *meter*."""
+    links = Links()
+
+    def report(_: CallbackOptions) -> Iterator[Observation]:
+        snapshot = pinned.shown
+        return iter(()) if snapshot is None else status_points(snapshot, links, join)
+
+    meter.create_observable_up_down_counter(HW_STATUS.name, callbacks=[report], unit=HW_STATUS.unit, description=HELP)

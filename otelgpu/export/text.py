@@ -132,12 +132,14 @@ class TextPage:
         if family.identity != identity:
             family.prefixes.clear()
             family.identity = identity
-        values = {point.attributes[SERIES]: point.value for point in points}  # type: ignore[index]
+        values = {point.attributes.get(SERIES): point.value for point in points}  # type: ignore[union-attr]
         value_labels = VALUE_LABELS.get(family.field.id)
         prefixes, render = family.prefixes, family.render
         # The SDK gives points in the order in which it first saw them; the page follows the snapshot.
         for key in snapshot.numbers[family.field.id]:
-            value = values[key]
+            value = values.get(key)
+            if value is None:  # beyond CARDINALITY_LIMITS the SDK gives no point of its own
+                continue
             name = key if value_labels is None else (key, value)
             copies = prefixes.get(name)
             if copies is None:

@@ -75,7 +75,7 @@ def row(  # noqa: PLR0913  (a field has this many facts; all but the first four 
         help=f"{text} ({shown})" if shown else text,
         dcgm=dcgm,
         dcgm49=dcgm49,
-        semconv=None if measure.semconv is None else _place(sem or _rule(new or name), measure.semconv),
+        semconv=None if measure.semconv is None else _place(sem or rule_name(new or name), measure.semconv),
         lowest=measure.lowest,
         highest=measure.highest,
         default=default,
@@ -86,7 +86,8 @@ def _shape(name: str, scale: Scale) -> Shape:
     return Shape(name, *scale)
 
 
-def _rule(name: str) -> str:
+def rule_name(name: str) -> str:
+    """Make the last part of an OpenTelemetry name from a DCGM name without its prefix."""
     return name.split("_", 1)[1].lower()
 
 

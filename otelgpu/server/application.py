@@ -7,14 +7,17 @@ Rule 2: a client that is slow, silent or gone costs its own connection and nobod
 import asyncio
 import html
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
+from urllib.parse import unquote
 
 from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
@@ -23,6 +26,7 @@ from otelgpu.server.pages import Pages
 
 logger = logging.getLogger(__name__)
 
+_AUTHORITY = re.compile(r"https?://[^/]+", re.IGNORECASE | re.ASCII)
 SEND = 30.0  # seconds a client may take to read its page; nobody's memory is held for longer
 
 
@@ -219,6 +223,22 @@ class Home(_Plain):
     head = get
 
 
+class _Site(Application):
+    """Finds the handler of a path, however a client spells the path."""
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:  # noqa: ANN401 - tornado's own
+        request.path = _path(request.uri or "")
+        return super().find_handler(request, **kwargs)
+
+
+def _path(target: str) -> str:
+    """Give the path that a request is for (RFC 9112, 3.2): proxies may write the whole URL; %6D is an m."""
+    path = target.partition("?")[0]
+    if found := _AUTHORITY.match(path):
+        path = path[found.end() :] or "/"
+    return unquote(path) if path.startswith("/") else path
+
+
 class Nothing(_Plain):
     """Any other path."""
 
@@ -230,7 +250,7 @@ def application(site: Site) -> Application:
     """Build the tornado application."""
     arguments = {"site": site}
     paths = [("/metrics", Metrics), ("/health", Health), ("/healthz", Alive), ("/readyz", Ready), ("/", Home)]
-    return Application(
+    return _Site(
         [(path, handler, arguments) for path, handler in paths],
         default_handler_class=Nothing,
         default_handler_args=arguments,

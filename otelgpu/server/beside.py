@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from otelgpu.errors import StartError
 from otelgpu.server.application import Site
 from otelgpu.server.running import STOP, Life, serve_until
 
@@ -66,6 +67,8 @@ class Beside:
     def _run(self, serve: Callable[[], bool]) -> None:
         try:
             serve()
+        except (OSError, StartError) as error:
+            logger.error("the page is not served: %s", error)  # noqa: TRY400 - its sentence says it all
         except Exception:
             logger.exception("the page is not served any more")
         finally:

@@ -3,16 +3,14 @@
 Rule 1: a header that makes no sense is as good as none; nothing here refuses a request.
 """
 
-import math
+import re
 
 from tornado.httputil import HTTPServerRequest
 
 from otelgpu.export.page import Format
 
 SCRAPE_MARGIN = 0.1  # of the scraper's own timeout, kept for sending the page
-# Seconds. Scrapers share a sweep, and the one with the least patience ends it: one that asks for next to no time must
-# not take the GPUs of a busy driver away from all the others.
-SMALLEST_DEADLINE = 0.5
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]*)?|\.[0-9]+")
 
 
 def accepted(request: HTTPServerRequest, *, openmetrics_first: bool) -> Format:
@@ -45,19 +43,16 @@ def _quality(parameters: list[str]) -> float:
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
+            return _number(value) or 0.0
     return 1.0
 
 
 def scrape_deadline(request: HTTPServerRequest) -> float | None:
     """Work out how long the driver may take from the scraper's timeout; None without one that makes sense."""
-    try:
-        timeout = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
-    except ValueError:
-        return None
-    if not math.isfinite(timeout) or timeout <= 0:
-        return None
-    return max(timeout * (1 - SCRAPE_MARGIN), SMALLEST_DEADLINE)
+    timeout = _number(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
+    return timeout * (1 - SCRAPE_MARGIN) if timeout else None
+
+
+def _number(text: str) -> float | None:
+    """Read a number as a header has it; `float` alone would also take 1_0, nan and digits of other scripts."""
+    return float(text) if _NUMBER.fullmatch(text.strip()) else None

@@ -1,15 +1,21 @@
-"""Sockets to serve on, bound all or none, with one clear line for each that cannot be had."""
+"""Sockets to serve on, bound all or none, with one clear line for each that cannot be had.
+
+Rule 1: a file is removed only when it is a socket that nobody listens on, or the very one that was made here.
+"""
 
 import errno
 import socket
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from tornado.netutil import bind_sockets, bind_unix_socket
+from tornado.netutil import bind_sockets
 
 from otelgpu.config import Address
 from otelgpu.errors import StartError
+
+BACKLOG = 128
 
 WORDS = {
     errno.EADDRINUSE: "another program is using this address",
@@ -39,16 +45,46 @@ def bound_all(addresses: Iterable[tuple[Address, str]]) -> list[socket.socket]:
 
 
 def remove_files(sockets: Iterable[socket.socket]) -> None:
-    """Remove the files of sockets that have one. Done while they still listen, nobody else's file can be meant."""
+    """Remove the files of sockets that have one, unless another process has put its own in the place."""
     for sock in sockets:
-        if sock.family == socket.AF_UNIX:
-            Path(sock.getsockname()).unlink(missing_ok=True)
+        if isinstance(sock, _FileSocket):
+            sock.remove_file()
+
+
+class _FileSocket(socket.socket):
+    """A unix socket that knows its own file again: by its number, which the kernel gives to no other file meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        """Listen at *path*, where nothing may be. Raise OSError."""
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._file: tuple[int, int] | None = None
+        try:
+            self.settimeout(0)
+            self.bind(path)
+            made = Path(path).lstat()
+            self._file = made.st_dev, made.st_ino
+            Path(path).chmod(0o660)
+            self.listen(BACKLOG)
+        except OSError:
+            self.remove_file()
+            self.close()
+            raise
+
+    def remove_file(self) -> None:
+        """Remove the file; do nothing when it is gone, or is another one by now, as it may be once this is closed."""
+        if self._file is None or self.fileno() < 0:
+            return
+        path = Path(self.getsockname())
+        with suppress(OSError):  # gone, or not ours to remove
+            found = path.lstat()
+            if (found.st_dev, found.st_ino) == self._file:
+                path.unlink()
 
 
 def _bound(address: Address) -> Sequence[socket.socket]:
     if address.path:
         _clear_way(address.path)
-        return [bind_unix_socket(address.path, mode=0o660)]
+        return [_FileSocket(address.path)]
     return bind_sockets(address.port, address.host or None)
 
 

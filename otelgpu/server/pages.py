@@ -2,7 +2,8 @@
 
 Rule 1: whoever comes while a page is being made gets the same bytes. A page is used again for at most KEEP seconds
         and for its own snapshot and owners: what it says of otelgpu itself (the age of the readings above all) goes on.
-Rule 2: everything that waits (for a sweep) or computes (text, gzip) runs in the executor, never on the loop.
+Rule 2: a scraper that cannot wait for the sweep gets a page of what is there by then, which is nobody else's.
+Rule 3: everything that waits (for a sweep) or computes (text, gzip) runs in the executor, never on the loop.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class Page:
 
 
 class Pages:
-    """Gives the current page. *refresh* and *hasten* are the sampler's; *is_fresh* says what may be shown.
+    """Gives the current page. *refresh* is the sampler's; *is_fresh* says what may be shown.
 
     *owners* says, without waiting, who uses the devices of a snapshot.
     """
@@ -45,7 +46,6 @@ class Pages:
         source: PageSource,
         *,
         refresh: Callable[[float | None], Snapshot | None],
-        hasten: Callable[[float], None],
         is_fresh: Callable[[Snapshot], bool],
         executor: Executor,
         owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
@@ -53,13 +53,11 @@ class Pages:
     ) -> None:
         self._source = source
         self._refresh = refresh
-        self._hasten = hasten
         self._is_fresh = is_fresh
         self._executor = executor
         self._owners = owners
         self._clock = clock
-        self._under_way: dict[Format, asyncio.Task[Page]] = {}
-        self._deadlines: dict[Format, float] = {}  # the shortest one of those who wait
+        self._under_way: dict[tuple[Format, float | None], asyncio.Task[Page]] = {}
         self._made: dict[Format, Page] = {}
 
     async def get(self, form: Format, deadline: float | None, *, compressed: bool) -> bytes:
@@ -67,29 +65,29 @@ class Pages:
 
         Wait at most *deadline* seconds for the driver (None: the sampler's own deadline).
         """
-        if deadline is not None:
-            self._deadlines[form] = min(deadline, self._deadlines.get(form, deadline))
-        task = self._under_way.get(form)
-        if task is None:
-            task = asyncio.create_task(self._make(form))
-            self._under_way[form] = task
-            task.add_done_callback(lambda _: self._forget(form))
-        elif deadline is not None:
-            self._hasten(deadline)
+        task = self._making(form, None)
+        await asyncio.wait({task}, timeout=deadline)
+        if not task.done():
+            task = self._making(form, 0.0)
         page = await asyncio.shield(task)
         if not compressed:
             return page.body
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: page.gzipped)
 
-    async def _make(self, form: Format) -> Page:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._page, form)
+    def _making(self, form: Format, patience: float | None) -> asyncio.Task[Page]:
+        """Have a page made, unless one is being made already."""
+        key = form, patience
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(self._make(form, patience))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return task
 
-    def _forget(self, form: Format) -> None:
-        del self._under_way[form]
-        self._deadlines.pop(form, None)
+    async def _make(self, form: Format, patience: float | None) -> Page:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._page, form, patience)
 
-    def _page(self, form: Format) -> Page:
-        snapshot = self._refresh(self._deadlines.get(form))
+    def _page(self, form: Format, patience: float | None) -> Page:
+        snapshot = self._refresh(patience)
         shown = snapshot is not None and self._is_fresh(snapshot)
         owners = NOBODY if snapshot is None else self._owners(snapshot)
         state = (None if snapshot is None else snapshot.at, shown, owners.identity)
@@ -98,5 +96,6 @@ class Pages:
         if made is not None and made.state == state and now - made.made_at < KEEP:
             return made
         page = Page(self._source.page(snapshot, form, shown=shown, owners=owners), state, now)
-        self._made[form] = page
+        if patience is None:
+            self._made[form] = page
         return page

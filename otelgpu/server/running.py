@@ -3,34 +3,40 @@
 Rule 1: SIGTERM and SIGINT end it, also before the loop runs; a second signal changes nothing until the process is gone.
         Inside another process (beside.py) its owner ends it, and signals are left alone.
 Rule 2: requests under way get DRAIN seconds, everything together STOP.
-Rule 3: connections are held to half of the descriptors this process may have, or the driver would find none left.
+Rule 3: connections are held to half of the descriptors this process may have, and to those that leave some to the
+        driver: it opens files of its own, and so does whatever else runs here.
 """
 
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from tornado.http1connection import HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 
 from otelgpu.errors import StartError
+from otelgpu.server.accepting import LONGEST_HEADERS, Door, Stream, descriptors
 from otelgpu.server.application import Site, application
 from otelgpu.server.listen import remove_files, shown
+from otelgpu.server.threads import ready
 
 logger = logging.getLogger(__name__)
 
 STOP = 4.0  # seconds from the signal until the process is gone
 DRAIN = 1.0  # of these, for requests under way
+ASIDE = 2  # threads: one may still look for an obstacle when the other stops everything
 MOST_CONNECTIONS = 1000
 SHARE = 0.5  # of the descriptors, for connections
+LEFT_TO_OTHERS = 32  # descriptors at least; less where there may be few altogether
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,10 @@ def serve_until(
 
     Raise StartError when there is an obstacle; *life* has been stopped then.
     """
-    return asyncio.run(_serve(ending, site, sockets, life, announce))
+    try:
+        return asyncio.run(_serve(ending, site, sockets, life, announce))
+    finally:
+        remove_files(sockets)
 
 
 class _Server(HTTPServer):
@@ -91,49 +100,67 @@ class _Server(HTTPServer):
     def initialize(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - tornado's own arguments
         super().initialize(*args, **kwargs)
         self._open: dict[IOStream, None] = {}  # oldest first
+        self._door = Door(self._take, self._hang_up)
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        IOLoop.current()  # it imports a module at its first call: later there may be no descriptor left for that
+        for sock in sockets:
+            self._door.open(sock)
+
+    def stop(self) -> None:
+        self._door.close()
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
-        while len(self._open) >= _most_connections():
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.close()
         self._open[stream] = None
         super().handle_stream(stream, address)
+
+    def _take(self, connection: socket.socket, address: tuple[Any, ...]) -> None:
+        most = descriptors()
+        # The kernel gives the lowest number that is free: this one says how many are in use, whoever has them.
+        if connection.fileno() >= most - min(LEFT_TO_OTHERS, most // 8):
+            self._hang_up()
+        while len(self._open) >= min(max(int(most * SHARE), 1), MOST_CONNECTIONS):
+            self._hang_up()
+        self.handle_stream(Stream(connection, max_buffer_size=self.max_buffer_size), address)
+
+    def _hang_up(self) -> bool:
+        """Close the oldest connection; False when there is none."""
+        oldest = next(iter(self._open), None)
+        if oldest is None:
+            return False
+        del self._open[oldest]
+        oldest.close()
+        return True
 
     def on_close(self, server_conn: object) -> None:
         self._open.pop(cast(HTTP1ServerConnection, server_conn).stream, None)
         super().on_close(server_conn)
 
 
-def _most_connections() -> int:
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft < 0 else max(min(int(soft * SHARE), MOST_CONNECTIONS), 1)
-
-
 async def _serve(
     ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
 ) -> bool:
     ended = asyncio.ensure_future(ending.wait())
+    aside = partial(asyncio.get_running_loop().run_in_executor, ready(ASIDE, "otelgpu-life"))
     server = _Server(
         application(site),
-        max_header_size=16 * 1024,
+        max_header_size=LONGEST_HEADERS,
         max_body_size=64 * 1024,
         body_timeout=10.0,
         idle_connection_timeout=300.0,
     )
     life.start()
-    obstacle = asyncio.ensure_future(asyncio.to_thread(life.obstacle))
+    obstacle = asyncio.ensure_future(aside(life.obstacle))
     await asyncio.wait((obstacle, ended), return_when=asyncio.FIRST_COMPLETED)
     if obstacle.done() and obstacle.result() is not None:
-        remove_files(sockets)
-        await asyncio.to_thread(life.stop, STOP)
+        await aside(life.stop, STOP)
         raise StartError(str(obstacle.result()))
     if not ended.done():
         server.add_sockets(sockets)
         _announce(sockets, announce)
     await ended
     logger.info("stopping")
-    return await _end(server, site, sockets, life)
+    return await _end(server, site, sockets, lambda seconds: aside(life.stop, seconds))
 
 
 def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None]) -> None:
@@ -142,13 +169,15 @@ def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None])
         announce(address)
 
 
-async def _end(server: HTTPServer, site: Site, sockets: Sequence[socket.socket], life: Life) -> bool:
+async def _end(
+    server: HTTPServer, site: Site, sockets: Sequence[socket.socket], stop: Callable[[float], Awaitable[bool]]
+) -> bool:
     until = time.monotonic() + STOP
     remove_files(sockets)
     server.stop()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.load.idle(), DRAIN)
-    is_clean = await asyncio.to_thread(life.stop, until - time.monotonic())
+    is_clean = await stop(until - time.monotonic())
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(server.close_all_connections(), max(until - time.monotonic(), 0.1))
     return is_clean

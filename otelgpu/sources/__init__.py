@@ -6,10 +6,11 @@ whose thread is stuck when the count changes: it gets a new thread. Any call may
 its thread waits for it for longer than the deadline.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.model import Device, Gap, Sample, SourceFacts
+from otelgpu.model import Device, Gap, Reading, Sample, SourceFacts
 
 
 class DeviceDownError(OtelgpuError):
@@ -40,6 +41,19 @@ class Source(Protocol):
         """Put every planned question to the GPU in a slot and to its MIG instances.
 
         A question that failed is a Missing, not an exception. Raise DeviceDownError when the GPU as a whole is gone.
+        """
+
+    def so_far(self, slot: int, reason: str) -> Sample | None:
+        """Give what the `read` of a slot that is under way has been answered by now; None where there is nothing.
+
+        Every planned field without an answer is a Missing(timeout) with this *reason*. Called in the sampler's own
+        thread; the driver is not asked.
+        """
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        """Give what the driver told of a GPU without being asked (its last XID), also of one that does not answer.
+
+        Called in the sampler's own thread, for GPUs that are down; the driver is not asked.
         """
 
     def facts(self) -> SourceFacts:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from otelgpu.config import Config
 from otelgpu.errors import ConfigError
+from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
 from otelgpu.model import Device
 from otelgpu.sources import Source
@@ -37,8 +38,11 @@ def wanted_fields(config: Config) -> list[Field]:
     return [wanted[id_] for id_ in sorted(wanted)]
 
 
-def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozenset[int]]:
-    """Build the source that the settings name; also say which fields it can read."""
+def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -> tuple[Source, frozenset[int]]:
+    """Build the source that the settings name; also say which fields it can read.
+
+    *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
+    """
     if config.source.kind == "simulated":
         from otelgpu.sources.simulated import SimulatedSource
 
@@ -47,7 +51,13 @@ def make_source(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozen
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
-    return NvmlSource(wanted, slow_interval=config.sampling.slow_interval), NvmlSource.readable
+    source = NvmlSource(wanted, told, slow_interval=config.sampling.slow_interval)
+    return source, NvmlSource.readable
+
+
+def tells_xids(config: Config) -> bool:
+    """Whether the source tells of XIDs by itself; else only the last code of each sweep is known."""
+    return config.source.kind != "simulated"
 
 
 class Choice:

@@ -139,7 +139,7 @@ def test_a_provider_can_be_observed_again(
     watch(host, fields=["DCGM_FI_DEV_POWER_USAGE"]).stop()
     watch(host, fields=["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_TEMP"])
 
-    assert sorted(host.collect()) == ["hw.power", "hw.temperature"]
+    assert sorted(host.collect()) == ["hw.power", "hw.status", "hw.temperature"]
     assert caplog.messages == []
 
 
@@ -244,7 +244,7 @@ def test_gpus_and_fields_can_be_chosen(fake: Fake, host: Host, watch: Observe) -
     watch(host, devices=[1, models.h100(4).gpus[3].uuid], fields="DCGM_FI_DEV_POWER_USAGE,150")
     host.collect()
 
-    assert sorted(host.collect()) == ["hw.power", "hw.temperature"]
+    assert sorted(host.collect()) == ["hw.power", "hw.status", "hw.temperature"]
     assert ids(host.points("hw.power")) == [models.h100(4).gpus[slot].uuid for slot in (1, 3)]
     assert [name for name in ours() if "gpu" in name.removeprefix("otelgpu")] == ["otelgpu-gpu-1", "otelgpu-gpu-3"]
 
@@ -258,7 +258,7 @@ def test_variables_hold_where_no_argument_is_given(
     monkeypatch.setenv("OTELGPU_DEVICES", "0")
     watch(host, devices="1")
 
-    assert list(host.collect()) == ["hw.power"]
+    assert list(host.collect()) == ["hw.power", "hw.status"]
     assert ids(host.points("hw.power")) == [models.h100(2).gpus[1].uuid]
 
 
@@ -317,7 +317,7 @@ def test_every_readable_field_can_be_observed(fake: Fake, host: Host, watch: Obs
         found = points(metrics, name)
         assert len({tuple(sorted((point.attributes or {}).items())) for point in found}) == len(found)
         assert metric.unit is not None
-    assert {field.semconv.name for field in CATALOGUE.values() if field.semconv} >= metrics.keys()
+    assert {field.semconv.name for field in CATALOGUE.values() if field.semconv} | {"hw.status"} >= metrics.keys()
 
 
 def test_a_mig_instance_is_a_device_of_its_own(fake: Fake, host: Host, watch: Observe) -> None:

@@ -79,3 +79,62 @@ def test_an_unsafe_place_is_not_used(trap: str, places: tuple[Path, Path], caplo
         assert target.read_text() == "precious"
     elif trap != "file":
         assert list(folder.iterdir()) == []
+
+
+def test_anothers_runtime_folder_is_left_alone(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `sudo -E` the variable names the folder of the user before, who could not use a folder of root's there."""
+    runtime, shared = places
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    lock = HostLock("", {"XDG_RUNTIME_DIR": str(runtime)})
+    lock.take()
+
+    assert list(runtime.iterdir()) == []
+    assert [path.name for path in shared.iterdir()] == ["otelgpu-4711"]
+
+
+@pytest.mark.parametrize("place", ["missing", "full"])
+def test_a_place_that_cannot_be_written_is_one_line(
+    place: str, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container may have no /tmp, or one that takes nothing: everybody reports then."""
+    if place == "missing":
+        monkeypatch.setattr(once, "SHARED", places[1] / "nowhere")
+    else:
+        monkeypatch.setattr(once, "SHARED", Path("/proc"))
+    lock = HostLock("", {})
+
+    assert [lock.take() for _ in range(3)] == [True] * 3
+    assert len(caplog.messages) == 1
+    lock.release()
+
+
+def test_a_planted_pipe_or_device_holds_nobody_up(places: tuple[Path, Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Opening a pipe that nobody writes to would wait for ever."""
+    folder = places[1] / f"otelgpu-{os.geteuid()}"
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "reporter-all.lock", 0o600)
+
+    assert HostLock("", {}).take()
+    assert len(caplog.messages) == 1
+
+
+def test_a_host_that_closed_our_file_keeps_its_own(places: tuple[Path, Path], tmp_path: Path) -> None:
+    """A daemon closes all files at its start; the number of ours is then given to one of the host's."""
+    lock = HostLock("", {"XDG_RUNTIME_DIR": str(places[0])})
+    assert lock.take()
+    number = lock._file  # noqa: SLF001 - the number that the host closes
+    assert number is not None
+    os.close(number)
+    other = HostLock("", {"XDG_RUNTIME_DIR": str(places[0])})
+    with (tmp_path / "precious").open("w") as precious:
+        os.dup2(precious.fileno(), number)
+        lock.release()
+        os.write(number, b"still open")
+        os.close(number)
+
+    assert other.take()
+    assert not lock.take()  # it was lost with the file, and is another's by now
+    other.release()
+    assert lock.take()
+    lock.release()
+    assert (tmp_path / "precious").read_text() == "still open"

@@ -153,6 +153,94 @@ for _ in range(3):
     assert Counts(tmp_path / "counts").gauge("inits") == 0
 
 
+@pytest.mark.parametrize("where", ["provider", "stand-in"])
+def test_a_hundred_times_on_and_off_leaves_nothing(where: str, tmp_path: Path) -> None:
+    """A notebook's cell, or a test suite of the host: no thread, file, driver, object or memory is left of it."""
+    arguments = "meter_provider=provider, " if where == "provider" else ""
+    program = f"""{HEAD}
+import gc
+from otelgpu import GpuInstrumentor
+
+def left():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), len(gc.get_objects()), pages
+
+for turn in range(121):
+    GpuInstrumentor().instrument({arguments}reuse=0)
+    count(reader)
+    GpuInstrumentor().uninstrument()
+    if turn == 20:
+        before = left()
+after = left()
+print(*(late - early for early, late in zip(before, after)))
+"""
+    ran = run(program, environ(tmp_path, models.h100(2)))
+    threads, files, objects, pages = map(int, ran.stdout.split())
+
+    assert (threads, files) == (0, 0)
+    assert objects < 100
+    assert pages * os.sysconf("SC_PAGESIZE") < 2_000_000
+    assert Counts(tmp_path / "counts").gauge("inits") == 0
+
+
+def test_a_provider_that_is_made_global_later_shows_each_gpu_once(tmp_path: Path) -> None:
+    """A library observes the global provider, the program its own, which it makes the global one afterwards."""
+    program = f"""{HEAD}
+from otelgpu import observe
+first = observe()
+observe(provider)
+print(count(reader))
+metrics.set_meter_provider(provider)
+print(count(reader), count(reader, "hw.status"))
+first.stop()
+print(count(reader))
+"""
+    ran = run(program, environ(tmp_path, OTELGPU_SOURCE=SIMULATED))
+
+    assert ran.stdout.splitlines() == ["2", "2 8", "2"]
+
+
+def test_a_child_ends_nothing_of_its_parents(tmp_path: Path) -> None:
+    """The driver held a thread when the parent stopped; the child has the handle, but neither thread nor lock."""
+    program = f"""{HEAD}
+import otelgpu
+watching = otelgpu.observe(provider, reuse=0, deadline=0.2)
+count(reader)
+watching.stop()
+engine = watching._engine
+assert engine is not None
+engine._lock.acquire()  # as another thread might have at the moment of the fork
+print(child(watching.stop))
+sys.stdout.flush()
+os._exit(0)
+"""
+    ran = run(program, environ(tmp_path, models.h100(2).with_gpu(0, hangs={"*"})), limit=30)
+
+    assert ran.stdout == "None\n"
+
+
+def test_a_daemon_that_closed_all_files_reports_again(tmp_path: Path) -> None:
+    """It closes every file, opens its own and forks: no file of the host is closed, and the lock is taken anew."""
+    program = f"""{HEAD}
+import otelgpu
+otelgpu.observe(provider, reuse=0, once=True)
+first = count(reader)
+os.closerange(3, 100)
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+
+def work():
+    null = os.stat(os.devnull).st_rdev
+    return [os.fstat(file).st_rdev for file in files] == [null] * 20, count(reader)
+
+print(first, child(work))
+"""
+    ran = run(program, environ(tmp_path, OTELGPU_SOURCE=SIMULATED))
+
+    assert ran.stdout == "2 (True, 2)\n"
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_host_ends_as_ever(hangs: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """No thread of ours keeps a finished program alive, not even one that the driver holds."""
@@ -275,6 +363,22 @@ print(threading.active_count())
 
     assert ran.stdout.splitlines() == ["['otelgpu']", "1"]
     assert ran.stderr == ""
+
+
+def test_observing_loads_no_sdk(tmp_path: Path) -> None:
+    """A library relies on the API alone; whether there is an SDK, and when it is loaded, is the program's to say."""
+    program = """
+import sys
+from opentelemetry.metrics import NoOpMeterProvider
+from otelgpu import observe
+observe()
+observe(NoOpMeterProvider()).stop()
+others = ("opentelemetry.sdk", "opentelemetry.exporter", "pynvml", "grpc")
+print([name for name in sys.modules if name.startswith(others)])
+"""
+    ran = run(program, environ(tmp_path))
+
+    assert ran.stdout == "[]\n"
 
 
 def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:

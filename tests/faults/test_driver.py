@@ -1,5 +1,6 @@
 """A driver that is not there yet, goes away, or is replaced by another version while otelgpu runs."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from otelgpu.config import Sampling
 from tests.fakenvml import Fake, Scenario, models
+from tests.fakenvml.build import SONAME, library
 from tests.faults.rig import ALL, FEW, check_truth, distinct, source_up, states, up
-from tests.harness import Node, serving, until
+from tests.harness import Node, serving, until, values
 
 Start = Callable[..., Node]
 
@@ -161,3 +163,30 @@ def test_nothing_is_left_with_the_driver_after_the_end(fields: tuple[str, ...], 
     assert sampler.stop(5)
     assert fake.calls("nvmlShutdown") == shutdowns + 1
     assert fake.inflight == 0
+
+
+def test_a_replaced_library_needs_no_restart(tmp_path: Path, cc: Path) -> None:
+    """After an upgrade the library in memory and the kernel's driver do not go together: the new one is loaded."""
+    assert cc.exists()
+    asked = "nvmlDeviceGetTotalEnergyConsumption"
+    field = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+    place = tmp_path / "driver"
+    place.mkdir()
+    shutil.copy(library(frozenset({asked})) / SONAME, place / SONAME)
+    old = PAIR.but(driver="550.54.15")
+    for gpu in range(2):
+        old = old.with_gpu(gpu, fields={83: None}, answers={asked: 1000})
+    flags = ("--fields", f"DCGM_FI_DEV_POWER_USAGE,{field}", "--reuse", "0")
+    with serving(old, tmp_path, *flags, environ={"LD_LIBRARY_PATH": str(place)}) as served:
+        assert not values(served.page(), field)  # the old library has no such function
+        old.but(errors={"*": MISMATCH, "nvmlShutdown": 0}).write(served.scenario)
+        until(lambda: source_up(served.page()) == 0, "the mismatch is seen")
+        fresh = tmp_path / "fresh"
+        shutil.copy(library() / SONAME, fresh)
+        fresh.replace(place / SONAME)
+        old.but(driver="580.99").write(served.scenario)
+
+        until(lambda: source_up(served.page()) == 1, "the driver is back")
+        assert values(served.page(), field) == {"0": 1000, "1": 1000}
+        assert served.logged("a container has the library that was there when it was started")
+        assert served.stop() == 0

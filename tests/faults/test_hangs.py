@@ -28,7 +28,11 @@ WHOLE = distinct(models.h100(3))
 # GPU 1 lacks whatever is asked first, so that every second way is taken.
 OLD = WHOLE.with_gpu(
     1,
-    answers={("nvmlDeviceGetTemperature", 0): None, "nvmlDeviceGetMemoryInfo_v2": None},
+    answers={
+        ("nvmlDeviceGetTemperature", 0): None,
+        "nvmlDeviceGetMemoryInfo_v2": None,
+        "nvmlDeviceGetCurrentClocksEventReasons": None,
+    },
     fields={83: None, 94: None, 142: None, 143: None, 144: None, 145: None, 146: None},
 )
 SPLIT = WHOLE.but(gpus=(WHOLE.gpus[0], models.split(WHOLE.gpus[1], (9, models.H100_1G)), WHOLE.gpus[2]))
@@ -49,14 +53,18 @@ EACH_SWEEP = {
     "nvmlDeviceGetMigMode": WHOLE,
     "nvmlDeviceGetFieldValues": WHOLE,
     "nvmlDeviceGetClockInfo": WHOLE,
+    "nvmlDeviceGetCurrentClocksEventReasons": WHOLE,
     "nvmlDeviceGetTemperature": WHOLE,
     "nvmlDeviceGetPowerUsage": WHOLE,
+    "nvmlDeviceGetCurrPcieLinkWidth": WHOLE,
+    "nvmlDeviceGetNvLinkState": WHOLE,
     "nvmlDeviceGetUtilizationRates": WHOLE,
     "nvmlDeviceGetEncoderUtilization": WHOLE,
     "nvmlDeviceGetDecoderUtilization": WHOLE,
     "nvmlDeviceGetMemoryInfo_v2": WHOLE,
     "nvmlDeviceGetGridLicensableFeatures_v4": WHOLE,
     "nvmlGpmSampleGet": WHOLE,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": OLD,
     "nvmlDeviceGetTemperatureV": OLD,
     "nvmlDeviceGetTotalEnergyConsumption": OLD,
     "nvmlDeviceGetPcieReplayCounter": OLD,
@@ -142,7 +150,7 @@ def test_every_function_that_is_used_is_made_to_hang_here() -> None:
     for path in Path(ROOT, "otelgpu/sources/nvml").rglob("*.py"):
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
-    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError"}  # constants
+    used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
     tried = {*OPENING, *FIRST, *EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *SYSTEM, *OF_PROCESSES, *OTHERS}
 
     assert used | {function_of(question) for question in QUESTIONS} == tried
@@ -399,3 +407,27 @@ def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
         check_back(running, WHOLE)
     assert threading.active_count() == threads
     until(lambda: running.pipeline.sampler.stop(5), "a clean end")
+
+
+def test_a_slow_question_costs_only_itself(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that takes longer than the deadline in every sweep: asked last, the slow question alone is missing."""
+    slow = "nvmlDeviceGetTemperature"
+    sampling = Sampling(reuse=0, deadline=DEADLINE)
+    scenario = OLD.with_gpu(1, delays={slow: DEADLINE * 2}, answers={"nvmlDeviceGetTemperatureV": None})
+    scenario = scenario.with_gpu(1, answers={(slow, 0): 31})
+    running = node(scenario, fields=FEW, sampling=sampling)
+    worker = running.pipeline.sampler._rounds._slots[1].worker  # noqa: SLF001
+    for _ in range(3):
+        until(lambda: worker.busy_since is None, "it answers after all")
+        page = running.page()
+
+    slow_gpu = WHOLE.gpus[1].uuid
+    assert check_truth(page) == {gpu.uuid for gpu in WHOLE.gpus}
+    assert up(page)[slow_gpu] == 1
+    assert slow_gpu not in values(page, FEW[0], by="UUID")
+    assert slow_gpu in values(page, FEW[1], by="UUID")
+    assert values(page, "otelgpu_missing", by="gap") == {"timeout": 1}
+    assert sum("`sampling.deadline` is shorter" in record.getMessage() for record in caplog.records) == 1
+    running.show(WHOLE)
+    until(lambda: worker.busy_since is None, "the last of the slow answers")
+    assert not values(running.page(), "otelgpu_missing", by="gap")

@@ -167,3 +167,29 @@ def test_the_choice_of_gpus_stays_with_the_gpu(node: Start) -> None:
     page = running.page()
     assert check_truth(page) == set()
     assert up(page) == {NAMES[1]: 0}
+
+
+def test_a_gpu_that_fails_every_question_is_down(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """It can be opened and then says "unknown error" to all: no number is missing by chance, the GPU is of no use."""
+    running = node(FOUR, fields=FEW)
+    running.page()
+    opening = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMigMode")
+    running.show(FOUR.with_gpu(1, errors={"*": 999} | dict.fromkeys(opening, 0)))
+    page = running.page()
+
+    assert check_truth(page) == {name for number, name in enumerate(NAMES) if number != 1}
+    assert states(page) == {"up": 3, "failed": 1}
+    assert sum("every question fails" in record.getMessage() for record in caplog.records) == 1
+    running.show(FOUR.with_gpu(1, errors={"nvmlDeviceGetPowerUsage": 999}))
+    assert states(running.page()) == {"up": 4}  # one question is no sign
+
+
+def test_a_gpu_without_a_uuid_is_told_of(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Two of them would be one; nothing vanishes without a word."""
+    running = node(FOUR.with_gpu(1, uuid="").with_gpu(2, uuid=""), fields=FEW)
+    for _ in range(2):
+        page = running.page()
+
+    assert check_truth(page) == {NAMES[0], NAMES[3]}
+    assert states(page) == {"up": 2, "invalid": 2}
+    assert sum("it has an empty UUID" in record.getMessage() for record in caplog.records) == 2

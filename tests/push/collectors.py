@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
 from tests.harness import LIMIT, until
@@ -37,6 +39,14 @@ class Received(NamedTuple):
     path: str
     headers: Mapping[str, str]  # names in small letters
     message: ExportMetricsServiceRequest
+
+
+class Logged(NamedTuple):
+    """One request with logs that arrived."""
+
+    path: str
+    headers: Mapping[str, str]  # names in small letters
+    message: ExportLogsServiceRequest
 
 
 class Answer(NamedTuple):
@@ -78,6 +88,8 @@ class Collector:
     scheme: str = "http"
     answers: list[Answer] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
+    log_answers: list[Answer] = field(default_factory=list)  # as `answers`, for a path that ends in /logs
+    logged: list[Logged] = field(default_factory=list)  # what came there and was taken
     connected: int = 0
     silent: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
@@ -91,6 +103,22 @@ class Collector:
         """Wait for so many requests."""
         until(lambda: len(self.received) >= count, f"{count} requests at the collector")
         return self.received[:count]
+
+    def records(self, name: str = "") -> list[LogRecord]:
+        """Every log record that arrived, or those of one event name."""
+        return [
+            record
+            for one in list(self.logged)
+            for resource in one.message.resource_logs
+            for scope in resource.scope_logs
+            for record in scope.log_records
+            if record.event_name == name or not name
+        ]
+
+    def expect_records(self, count: int, name: str = "") -> list[LogRecord]:
+        """Wait for so many log records."""
+        until(lambda: len(self.records(name)) >= count, f"{count} log records {name}")
+        return self.records(name)[:count]
 
     def metrics(self) -> list[Metric]:
         """Every metric of every request."""
@@ -110,7 +138,13 @@ def metrics_of(message: ExportMetricsServiceRequest) -> list[Metric]:
 
 def pairs(attributes: "Iterator[KeyValue] | list[KeyValue]") -> dict[str, object]:
     """Attributes as a dictionary."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("value") or "string_value") for one in attributes}
+    return {one.key: _plain(one.value) for one in attributes}
+
+
+def _plain(value: AnyValue) -> object:
+    if value.WhichOneof("value") == "array_value":
+        return [_plain(each) for each in value.array_value.values]
+    return getattr(value, value.WhichOneof("value") or "string_value")
 
 
 def points_of(metric: Metric) -> list[Point]:
@@ -135,7 +169,9 @@ def number(point: NumberDataPoint) -> float:
 
 
 @contextmanager
-def collector(*answers: Answer, certificate: tuple[Path, Path] | None = None, port: int = 0) -> Iterator[Collector]:
+def collector(  # noqa: C901 - a server, in one place
+    *answers: Answer, certificate: tuple[Path, Path] | None = None, port: int = 0
+) -> Iterator[Collector]:
     """Run a scripted collector; *certificate* and its key make it speak TLS."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -149,11 +185,15 @@ def collector(*answers: Answer, certificate: tuple[Path, Path] | None = None, po
                 here.released.wait(LIMIT * 2)
                 self.close_connection = True
                 return
-            answer = here.answers.pop(0) if here.answers else Answer()
-            opener = OPENERS.get(self.headers.get("Content-Encoding", ""), bytes)
-            message = ExportMetricsServiceRequest.FromString(opener(body))
+            is_log = self.path.endswith("/logs")
+            answers = here.log_answers if is_log else here.answers
+            answer = answers.pop(0) if answers else Answer()
+            content = OPENERS.get(self.headers.get("Content-Encoding", ""), bytes)(body)
             headers = {name.lower(): text for name, text in self.headers.items()}
-            here.received.append(Received(self.path, headers, message))
+            if not is_log:
+                here.received.append(Received(self.path, headers, ExportMetricsServiceRequest.FromString(content)))
+            elif answer.status == Answer().status:
+                here.logged.append(Logged(self.path, headers, ExportLogsServiceRequest.FromString(content)))
             self.send_response(answer.status)
             for name, text in (*answer.headers, ("Content-Length", str(len(answer.body)))):
                 self.send_header(name, text)

@@ -74,14 +74,17 @@ class Wire:
             found = self._reader.get_metrics_data()
         return found or MetricsData([])
 
-    def messages(self, sweep: Snapshot | None) -> list[ExportMetricsServiceRequest]:
-        """What a collector reads of a sweep."""
+    def messages(self, sweep: Snapshot | None, *, lost: bool = False) -> list[ExportMetricsServiceRequest]:
+        """What a collector reads of a sweep; *lost*: or would, had it arrived."""
         requests = self.encoder.requests(self.collected(sweep), sweep)
+        if sweep is not None and not lost:
+            self.encoder.arrived(sweep.unix)
         return [ExportMetricsServiceRequest.FromString(request.payload) for request in requests]
 
-    def points(self, sweep: Snapshot) -> list[Point]:
+    def points(self, sweep: Snapshot, *, lost: bool = False) -> list[Point]:
         """The points of a sweep."""
-        return [point for one in self.messages(sweep) for metric in metrics_of(one) for point in points_of(metric)]
+        found = self.messages(sweep, lost=lost)
+        return [point for one in found for metric in metrics_of(one) for point in points_of(metric)]
 
 
 def values(points: Sequence[Point]) -> list[float]:

@@ -109,7 +109,7 @@ def test_a_refused_batch_is_dropped_and_the_next_one_sent_at_once(caplog: pytest
     assert run.buffer.dropped_points == 20
     assert run.pauses == []
     assert [record.getMessage() for record in caplog.records] == [
-        "there refuses batches, which are dropped: 400 Bad Request"
+        "there refuses batches of metrics, which are dropped: 400 Bad Request"
     ]
 
 
@@ -167,7 +167,7 @@ def test_stopping_tries_once_more_and_gives_up(caplog: pytest.LogCaptureFixture)
     assert ended
     assert sender.handed == [b"a", b"a"]
     assert sender.closed == 1
-    assert "2 batches could not be delivered to there before the end" in caplog.text
+    assert "2 batches of metrics could not be delivered to there before the end" in caplog.text
 
 
 @pytest.mark.parametrize("started", [True, False])

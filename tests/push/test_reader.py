@@ -57,10 +57,11 @@ class Rig:
             raise self.fault
         return self.sweep
 
-    def _deliver(self, payload: bytes, points: int) -> None:
+    def _deliver(self, payload: bytes, points: int, arrived: Callable[[], object]) -> None:
         metrics = metrics_of(ExportMetricsServiceRequest.FromString(gzip.decompress(payload)))
         assert points == sum(len(getattr(one, one.WhichOneof("data") or "").data_points) for one in metrics)
         self.delivered.append(metrics)
+        arrived()
 
     def names(self) -> list[list[str]]:
         return [[metric.name for metric in metrics] for metrics in self.delivered]

@@ -7,7 +7,9 @@ import pytest
 
 from otelgpu.config import Config, Flag, load
 from otelgpu.errors import ConfigError
-from otelgpu.export.push.setup import is_grpc, metrics_url
+from otelgpu.export.push.setup import is_grpc, make_sender, url_of
+from otelgpu.export.push.signals import LOGS
+from tests.harness import series, serving
 
 URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
 
@@ -20,6 +22,75 @@ def _problems(environ: Mapping[str, str]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         _load(environ)
     return list(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "bogus", "always_on, always_off or trace_based"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "ALWAYS_ON", "always_on, always_off or trace_based"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "a whole number"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "٣", "a whole number"),
+        ("OTEL_PYTHON_CONTEXT", "bogus", "contextvars_context"),
+    ],
+)
+def test_what_the_sdk_would_stumble_over_is_told_before(variable: str, text: str, expected: str) -> None:
+    """These end as a traceback of the SDK's otherwise; also where a file describes the SDK."""
+    line = f'{variable}: expected {expected}, got "{text}"'
+
+    assert _problems({variable: text}) == [line]
+    assert _problems({variable: text, "OTEL_CONFIG_FILE": "otel.yaml", "OTELGPU_NAMING": "x"})[-1] == line
+
+
+GARBAGE = {
+    "OTEL_METRICS_EXEMPLAR_FILTER": "always_off",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": " 12 ",
+    "OTEL_PYTHON_CONTEXT": "contextvars_context",
+    **dict.fromkeys(
+        (
+            "OTEL_ATTRIBUTE_COUNT_LIMIT",
+            "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+            "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
+            "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT",
+            "OTEL_PROPAGATORS",
+            "OTEL_PYTHON_ID_GENERATOR",
+            "OTEL_PYTHON_METER_PROVIDER",
+            "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED",
+            "OTEL_PYTHON_TRACER_PROVIDER",
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "OTEL_SEMCONV_STABILITY_OPT_IN",
+            "OTEL_SPAN_EVENT_COUNT_LIMIT",
+            "OTEL_TRACES_SAMPLER",
+        ),
+        "bo,=gus",
+    ),
+}
+
+
+@pytest.mark.parametrize("garbage", [GARBAGE, dict.fromkeys(GARBAGE, "")], ids=["garbage", "empty"])
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://127.0.0.1:4317"])
+def test_other_variables_of_the_sdk_end_nothing(tmp_path: Path, garbage: Mapping[str, str], endpoint: str) -> None:
+    """What is meant for other programs in the same pod, or is empty, keeps no exporter from starting."""
+    with serving(None, tmp_path, "--source", "simulated:1xt4", "--otlp", endpoint, environ=garbage) as served:
+        status = served.get().status
+        code = served.stop()
+
+    assert (status, code) == (200, 0)
+    assert served.logged("Traceback") == 0
+    assert all(" INFO " in line or " WARNING " in line for line in served.log)
+
+
+def test_a_disabled_sdk_is_told(tmp_path: Path) -> None:
+    """A page without metrics is what was asked for, perhaps by a variable that was meant for another program."""
+    environ = {"OTEL_SDK_DISABLED": "true"}
+    with serving(None, tmp_path, "--source", "simulated:1xt4", environ=environ) as served:
+        page = served.page()
+        code = served.stop()
+
+    assert series(page, "") == [page.rstrip("\n")]
+    assert page.startswith("# no metrics here")
+    assert code == 0
+    assert served.logged("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed") == 1
 
 
 def test_without_any_of_them_nothing_is_pushed() -> None:
@@ -74,7 +145,7 @@ def test_the_endpoint_has_a_default_when_otlp_is_asked_for(protocol: str) -> Non
 )
 def test_the_endpoint_is_a_base_or_the_metrics_own(environ: Mapping[str, str], url: str) -> None:
     """The general one gets the path of the signal; the one for metrics is taken as it is; ours goes over both."""
-    assert metrics_url(_load(environ)) == url
+    assert url_of(_load(environ)) == url
 
 
 @pytest.mark.parametrize(
@@ -227,3 +298,136 @@ def test_a_value_that_cannot_be_is_told_in_one_line(environ: Mapping[str, str], 
     (variable,) = environ
 
     assert _problems(environ) == [f"{variable}: {problem}"]
+
+
+# ---- the same for log events
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, ""),
+        (URL, "http://c:4318/v1/logs"),
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, "http://localhost:4318/v1/logs"),
+        ({"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://m/x"}, ""),
+        ({"OTEL_METRICS_EXPORTER": "none", **URL}, ""),
+        ({"OTEL_METRICS_EXPORTER": "prometheus", **URL}, ""),
+        ({"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "otlp", **URL}, "http://c:4318/v1/logs"),
+        ({"OTEL_LOGS_EXPORTER": "otlp"}, "http://localhost:4318/v1/logs"),
+        ({"OTEL_LOGS_EXPORTER": "none", **URL}, ""),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://m:1/v1/metrics"}, ""),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://l:1/here"}, "http://l:1/here"),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://l:1/here", **URL}, "http://l:1/here"),
+        ({"OTELGPU_OTLP_ENDPOINT": "http://ours:4318", **URL}, "http://ours:4318/v1/logs"),
+        ({"OTELGPU_OTLP_ENDPOINT": "http://ours:4318/v1/metrics"}, "http://ours:4318/v1/logs"),
+        ({"OTELGPU_OTLP_ENDPOINT": "http://o:1", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://l"}, "http://o:1/v1/logs"),
+        ({"OTELGPU_OTLP_EVENTS": "false", **URL}, ""),
+        ({"OTELGPU_OTLP_EVENTS": "true", "OTEL_LOGS_EXPORTER": "none", **URL}, "http://c:4318/v1/logs"),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_LOGS_EXPORTER": "otlp", **URL}, ""),
+        ({"OTEL_CONFIG_FILE": "otel.yaml", "OTEL_LOGS_EXPORTER": "otlp", **URL}, ""),
+    ],
+)
+def test_events_go_where_logs_are_sent(environ: Mapping[str, str], url: str) -> None:
+    """OTEL_LOGS_EXPORTER and the endpoints; to where metrics are pushed unless told otherwise, and "" is nowhere."""
+    config = _load(environ)
+
+    assert config.sends_events is bool(url)
+    assert not url or url_of(config, LOGS) == url
+
+
+def test_events_may_go_to_the_console_alone() -> None:
+    """Without a collector, for a first look."""
+    config = _load({"OTEL_LOGS_EXPORTER": "console", **URL})
+
+    assert config.sends_events
+    assert (config.log_exporters, config.events_to.endpoint) == (("console",), "")
+    assert config.otlp.endpoint == "http://c:4318"
+
+
+@pytest.mark.parametrize(
+    ("name", "general", "own", "of_metrics", "of_logs"),
+    [
+        ("PROTOCOL", "grpc", "http/protobuf", "grpc", "http/protobuf"),
+        ("COMPRESSION", "none", "deflate", "none", "deflate"),
+        ("TIMEOUT", "3", "4000", 3.0, 4.0),
+        ("CERTIFICATE", "ca.pem", "other.pem", "ca.pem", "other.pem"),
+        ("CLIENT_CERTIFICATE", "client.pem", "other.pem", "client.pem", "other.pem"),
+        ("CLIENT_KEY", "client.key", "other.key", "client.key", "other.key"),
+        ("HEADERS", "a=b", "c=d", {"a": "b"}, {"c": "d"}),
+    ],
+)
+def test_the_variable_for_logs_goes_over_the_general_one(
+    name: str, general: str, own: str, of_metrics: object, of_logs: object
+) -> None:
+    """For log events alone; and the general one holds for both where there is no other."""
+    environ = {f"OTEL_EXPORTER_OTLP_{name}": general, **URL}
+    both = _load(environ)
+    apart = _load({f"OTEL_EXPORTER_OTLP_LOGS_{name}": own, **environ})
+    key = name.lower()
+
+    assert (getattr(both.otlp, key), getattr(both.events_to, key)) == (of_metrics, of_metrics)
+    assert (getattr(apart.otlp, key), getattr(apart.events_to, key)) == (of_metrics, of_logs)
+
+
+def test_what_is_the_metrics_own_does_not_hold_for_events() -> None:
+    """A token for the one is none for the other."""
+    config = _load(
+        {
+            "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "token=m",
+            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
+            "OTEL_METRIC_EXPORT_TIMEOUT": "2000",
+            **URL,
+        }
+    )
+
+    assert (config.otlp.headers, config.otlp.protocol, config.otlp.timeout) == ({"token": "m"}, "grpc", 2)
+    assert (config.events_to.headers, config.events_to.protocol, config.events_to.timeout) == ({}, "auto", 10)
+
+
+@pytest.mark.parametrize(("insecure", "endpoint"), [("", "https://l:4317"), ("true", "http://l:4317")])
+def test_a_target_of_grpc_for_logs_needs_no_scheme(insecure: str, endpoint: str) -> None:
+    """OTEL_EXPORTER_OTLP_LOGS_INSECURE decides about TLS there."""
+    config = _load(
+        {
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "l:4317",
+            "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "grpc",
+            "OTEL_EXPORTER_OTLP_LOGS_INSECURE": insecure,
+        }
+    )
+
+    assert config.events_to.endpoint == endpoint
+    assert is_grpc(config, LOGS)
+    assert not config.pushes
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"OTEL_LOGS_EXPORTER": "prometheus"}, 'expected otlp, console or none, got "prometheus"'),
+        ({"OTEL_LOGS_EXPORTER": "none,otlp"}, 'none stands alone, got "none,otlp"'),
+        ({"OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "http/json"}, 'expected auto, grpc or http/protobuf, got "http/json"'),
+        (
+            {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "ftp://c"},
+            'expected http://HOST:PORT or https://HOST:PORT, got "ftp://c"',
+        ),
+        ({"OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "fast"}, 'expected a number of seconds, got "fast"'),
+        ({"OTEL_EXPORTER_OTLP_LOGS_HEADERS": "secret"}, "expected NAME=VALUE,NAME=VALUE"),
+    ],
+)
+def test_a_value_for_logs_that_cannot_be_is_told_in_one_line(environ: Mapping[str, str], problem: str) -> None:
+    """As of metrics."""
+    (variable,) = environ
+
+    assert _problems(environ) == [f"{variable}: {problem}"]
+
+
+def test_a_file_for_logs_that_cannot_be_read_is_told_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and not when the first event is due."""
+    monkeypatch.chdir(tmp_path)
+    config = _load({"OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE": "absent.pem", **URL})
+    with pytest.raises(ConfigError) as caught:
+        make_sender(config, LOGS)
+
+    assert list(caught.value.problems) == ["OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE: absent.pem: cannot be read"]

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """One request, gzipped; `made_at` is monotonic."""
+    """One request, gzipped, with so many points (or log records); `made_at` is monotonic.
+
+    `arrived` is called once it was delivered.
+    """
 
     payload: bytes
     points: int
     made_at: float
+    arrived: Callable[[], object] = lambda: None
 
 
 class Buffer:
@@ -25,7 +29,7 @@ class Buffer:
 
     def __init__(self, *, most_bytes: int, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.dropped: Counter[str] = Counter()  # batches, by reason
-        self.dropped_points = 0
+        self.lost: Counter[str] = Counter()  # points (or log records), by reason
         self._most_bytes = most_bytes
         self._most_seconds = most_seconds
         self._clock = clock
@@ -38,14 +42,19 @@ class Buffer:
         return len(self._batches)
 
     @property
+    def dropped_points(self) -> int:
+        """How many points were in the batches that were dropped."""
+        return self.lost.total()
+
+    @property
     def size(self) -> int:
         """How many bytes are waiting."""
         return self._bytes
 
-    def put(self, payload: bytes, points: int) -> None:
+    def put(self, payload: bytes, points: int, arrived: Callable[[], object] = lambda: None) -> None:
         """Add a batch, and drop the oldest ones where it does not fit."""
         with self._changed:
-            self._batches.append(Batch(payload, points, self._clock()))
+            self._batches.append(Batch(payload, points, self._clock(), arrived))
             self._bytes += len(payload)
             while self._bytes > self._most_bytes:
                 self._drop("full")
@@ -85,7 +94,7 @@ class Buffer:
 
     def _drop(self, reason: str) -> None:
         self.dropped[reason] += 1
-        self.dropped_points += self._take().points
+        self.lost[reason] += self._take().points
 
     def _drop_old(self) -> None:
         oldest = self._clock() - self._most_seconds

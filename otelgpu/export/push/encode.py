@@ -11,7 +11,7 @@ Rule 4: what is not a field (otelgpu's own metrics) goes through the stock encod
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -43,10 +43,14 @@ class Request(NamedTuple):
 
 
 class _Series(NamedTuple):
-    """What is written once for a series: what stands before the instant, and the attributes after the number."""
+    """What is written once for a series: what stands before the instant, and the attributes after the number.
+
+    `name` is what it goes by from sweep to sweep: an instance that was made anew under the same id is another one.
+    """
 
     prefix: bytes
     attributes: bytes
+    name: Hashable
 
 
 @dataclass(slots=True, eq=False)
@@ -126,8 +130,13 @@ class Encoder:
                 points = sum(_points(metric) for metric in scope.metrics)
                 scope.schema_url = SCHEMA_URL
                 requests += _requests(frame, scope, points, self._encoded(next(encoded), snapshot, owners))
-        self._streams.end_sweep()
+        if snapshot is not None:
+            self._streams.end_sweep()
         return requests
+
+    def arrived(self, unix: float) -> None:
+        """Take note, in any thread, that all requests of the sweep at this time were delivered; see Streams."""
+        self._streams.arrived = _nanoseconds(unix)
 
     def _family(self, item: Field) -> _Family | None:
         shape = self._join.shape(item)
@@ -144,7 +153,7 @@ class Encoder:
             if metric.name in self._families:
                 fields.append(metric)
             elif snapshot is not None and metric.name == HW_STATUS.name:
-                others.append(_at(metric, int(snapshot.unix * 1e9)))
+                others.append(_at(metric, _nanoseconds(snapshot.unix)))
             elif (own := metric if self._own is None else self._own.converted(metric)) is not None:
                 others.append(own)
         return fields, others
@@ -178,7 +187,7 @@ class Encoder:
                 )
 
     def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot, owners: Owners) -> None:
-        at = int(snapshot.unix * 1e9)
+        at = _nanoseconds(snapshot.unix)
         instant = wire.instant(at)
         identity = (snapshot.identity, owners.identity)
         if family.identity != identity:
@@ -187,14 +196,16 @@ class Encoder:
         known, pieces = family.series, group.pieces
         write = wire.as_int if family.is_int else wire.as_double
         for point in metric.data.data_points:
-            key: SeriesKey = point.attributes[SERIES]  # type: ignore[index, assignment]
+            key: SeriesKey | None = point.attributes.get(SERIES)  # type: ignore[union-attr, assignment]
+            if key is None:  # beyond CARDINALITY_LIMITS the SDK adds what is left up, under a name of its own
+                continue
             series = known.get(key)
             if series is None:
                 series = known[key] = self._series(family, key, snapshot, owners)
             raw: int | float = point.value  # type: ignore[union-attr]
             start = 0
             if family.is_sum:
-                moved = self._moved(family, key, raw, series, at)
+                moved = self._moved(family, raw, series, at)
                 if moved is None:
                     continue
                 start, number = moved
@@ -217,19 +228,21 @@ class Encoder:
             group.points += 1
 
     def _series(self, family: _Family, key: SeriesKey, snapshot: Snapshot, owners: Owners) -> _Series:
-        attributes = wire.attributes(self._join.attributes(family.shape, snapshot.series[key], owners))
+        one = snapshot.series[key]
+        texts = snapshot.labels.get(one.device.uuid, ())
+        attributes = wire.attributes(self._join.attributes(family.shape, one, owners, texts))
         prefix = wire.sum_prefix if family.is_sum else wire.gauge_prefix
-        return _Series(prefix(len(attributes)), attributes)
+        name = (family.item.id, key, snapshot.series[key].device.uuid)
+        return _Series(prefix(len(attributes)), attributes, name)
 
-    def _moved(
-        self, family: _Family, key: SeriesKey, raw: float, series: _Series, at: int
-    ) -> tuple[int, int | float] | None:
+    def _moved(self, family: _Family, raw: float, series: _Series, at: int) -> tuple[int, int | float] | None:
         """Give a total as start and shown number; None where it is the baseline of a delta."""
-        name = (family.item.id, key)
         if not (self._delta and family.item.is_total):
             is_total = family.item.is_total
-            return self._streams.started(name, series.attributes, raw, at, monotonic=is_total), family.number(raw)
-        increase = self._streams.increase(name, raw, at)
+            return self._streams.started(series.name, series.attributes, raw, at, monotonic=is_total), family.number(
+                raw
+            )
+        increase = self._streams.increase(series.name, raw, at)
         if increase is None:
             return None
         if family.is_int:  # each shown total is cut to a whole number; cutting the difference would lose the rest
@@ -241,6 +254,10 @@ class Encoder:
         if family.item.name not in self._impossible:
             self._impossible.add(family.item.name)
             logger.warning("%s: OTLP has no number for %s; such points are not sent", family.item.name, number)
+
+
+def _nanoseconds(unix: float) -> int:
+    return int(unix * 1e9)
 
 
 def _at(metric: Metric, unix_nano: int) -> Metric:

@@ -41,7 +41,7 @@ class Sender(Protocol):
         """Where it sends to, for messages."""
 
     def send(self, payload: bytes) -> Outcome:
-        """Try once to deliver a gzipped ExportMetricsServiceRequest; block about as long as the timeout at most."""
+        """Try once to deliver a gzipped request of its signal; block about as long as the timeout at most."""
 
     def close(self) -> None:
         """Let go of the connection. Safe to call twice, and from another thread."""

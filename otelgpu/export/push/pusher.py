@@ -33,6 +33,7 @@ class Sent:
     refused_points: int = 0
     rejected_points: int = 0
     payload: int = 0  # bytes of delivered batches, compressed
+    points: int = 0  # of delivered batches, without those that were rejected
     last_unix: float | None = None
 
 
@@ -52,6 +53,7 @@ class Pusher:
         buffer: Buffer,
         sender: Sender,
         *,
+        what: str = "metrics",
         pause: Callable[[float], object] | None = None,
         draw: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
@@ -59,6 +61,7 @@ class Pusher:
         self.sent = Sent()
         self._buffer = buffer
         self._sender = sender
+        self._what = what
         self._draw = draw
         self._wall = wall
         self._stopped = threading.Event()
@@ -85,7 +88,8 @@ class Pusher:
         self._sender.close()
         left = len(self._buffer)
         if left:
-            logger.warning("%d batches could not be delivered to %s before the end", left, self._sender.place)
+            place = self._sender.place
+            logger.warning("%d batches of %s could not be delivered to %s before the end", left, self._what, place)
         return is_ended
 
     def _run(self) -> None:
@@ -111,6 +115,7 @@ class Pusher:
         """Act on an outcome; return how long to wait before the same batch is tried again, None for the next one."""
         match outcome:
             case Delivered():
+                batch.arrived()
                 self._buffer.done(batch)
                 self._count(batch, outcome)
             case Refused(reason):
@@ -118,13 +123,13 @@ class Pusher:
                 self._attempts = 0
                 self.sent.failed += 1
                 self.sent.refused_points += batch.points
-                self._tell("refused", "%s refuses batches, which are dropped: %s", reason)
+                self._tell("refused", f"%s refuses batches of {self._what}, which are dropped: %s", reason)
             case Failed(reason, after):
                 self.sent.failed += 1
                 if not self._faults.away:
                     self._faults.away = True
                     place = self._sender.place
-                    logger.warning("%s takes no metrics (%s); they are kept and sent later", place, reason)
+                    logger.warning("%s takes no %s (%s); they are kept and sent later", place, self._what, reason)
                 return self._wait(after)
         return None
 
@@ -138,12 +143,14 @@ class Pusher:
     def _count(self, batch: Batch, delivered: Delivered) -> None:
         self._attempts = 0
         self.sent.batches += 1
+        self.sent.points += max(batch.points - delivered.rejected, 0)
         self.sent.payload += len(batch.payload)
         self.sent.last_unix = self._wall()
         if self._faults.away:
             self._faults.away = False
             waiting = len(self._buffer)
-            logger.info("%s takes metrics again; %d more batches wait for it", self._sender.place, waiting)
+            place = self._sender.place
+            logger.info("%s takes %s again; %d more batches wait for it", place, self._what, waiting)
         if delivered.rejected:
             self.sent.rejected_points += delivered.rejected
             self._tell("rejected", "%s did not take some of the points: %s", delivered.message)

@@ -9,6 +9,7 @@ whatever the exporter is doing.
 """
 
 import gzip
+import itertools
 import logging
 import threading
 import time
@@ -30,7 +31,10 @@ LAST_DEADLINE = 0.3  # seconds that the last collection waits for the driver
 
 
 class PushReader(MetricReader):
-    """Collects every *interval* seconds, the first time at once. *deliver* gets gzipped requests and their points."""
+    """Collects every *interval* seconds, the first time at once.
+
+    *deliver* gets gzipped requests, their points, and what to call when a request has arrived.
+    """
 
     def __init__(  # noqa: PLR0913 - all but two by name
         self,
@@ -39,7 +43,7 @@ class PushReader(MetricReader):
         *,
         refresh: Callable[[float | None], Snapshot | None],
         is_fresh: Callable[[Snapshot], bool],
-        deliver: Callable[[bytes, int], None],
+        deliver: Callable[[bytes, int, Callable[[], object]], None],
         interval: float,
         owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
         delta: bool = False,
@@ -96,8 +100,21 @@ class PushReader(MetricReader):
             requests = self._encoder.requests(collected, snapshot if shown else None, owners)
             if snapshot is not None:
                 self._sent_at = snapshot.at
+            arrived = self._arrival(len(requests), snapshot if shown else None)
             for request in requests:
-                self._deliver(gzip.compress(request.payload, GZIP_LEVEL, mtime=0), request.points)
+                self._deliver(gzip.compress(request.payload, GZIP_LEVEL, mtime=0), request.points, arrived)
+
+    def _arrival(self, requests: int, snapshot: Snapshot | None) -> Callable[[], object]:
+        """Make what is called once for each request that was delivered; a sweep has arrived when all of its have."""
+        if snapshot is None:
+            return lambda: None
+        counted = itertools.count(1)
+
+        def arrived() -> None:
+            if next(counted) == requests:
+                self._encoder.arrived(snapshot.unix)
+
+        return arrived
 
     def _collect_now(self) -> MetricsData | None:
         # Cleared first: the SDK says nothing when nothing was observed.

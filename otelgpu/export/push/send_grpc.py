@@ -18,8 +18,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otelgpu import __version__
 from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused
+from otelgpu.export.push.signals import METRICS
 
-METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 # As the OTLP specification says. RESOURCE_EXHAUSTED is among them only when the server says when to come back.
 RETRYABLE = frozenset(
     (
@@ -47,7 +47,7 @@ def credentials(*, authorities: str = "", certificate: str = "", key: str = "") 
 
 
 class GrpcSender:
-    """Calls the metrics service at *target* (HOST:PORT), without TLS where *tls* is None."""
+    """Calls *method* of the service at *target* (HOST:PORT), without TLS where *tls* is None."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class GrpcSender:
         headers: Mapping[str, str],
         timeout: float,
         compression: str = "gzip",
+        method: str = METRICS.method,
         tls: grpc.ChannelCredentials | None = None,
     ) -> None:
         self.place = target
@@ -68,7 +69,7 @@ class GrpcSender:
             else grpc.secure_channel(target, tls, OPTIONS, packed)
         )
         self._export: grpc.UnaryUnaryMultiCallable[bytes, ExportMetricsServiceResponse] = self._channel.unary_unary(
-            METHOD,
+            method,
             request_serializer=None,
             response_deserializer=ExportMetricsServiceResponse.FromString,
         )

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from opentelemetry.metrics import Meter
 
 from otelgpu.config import Config
-from otelgpu.config.standard import METRICS_ENDPOINT
 from otelgpu.config.words import plain
 from otelgpu.errors import ConfigError
 from otelgpu.export.join import SemconvJoin
@@ -21,13 +20,13 @@ from otelgpu.export.push.encode import Encoder
 from otelgpu.export.push.outcome import Sender
 from otelgpu.export.push.pusher import Pusher
 from otelgpu.export.push.reader import PushReader
+from otelgpu.export.push.signals import LOGS, METRICS, Signal
 from otelgpu.export.push.tell import create_push_instruments
 from otelgpu.fields import Field
 from otelgpu.instruments import Pinned
 from otelgpu.model import NOBODY, Owners, Snapshot
 
 GRPC_PORT = 4317
-HTTP_PATH = "/v1/metrics"
 FILES = ("certificate", "client_certificate", "client_key")
 
 
@@ -103,29 +102,36 @@ def pushes(
     ]
 
 
-def make_sender(config: Config) -> Sender:
+def make_sender(config: Config, signal: Signal = METRICS) -> Sender:
     """Build the sender that the settings name. Raise ConfigError when a file it needs cannot be read."""
-    otlp = config.otlp
+    otlp = signal.otlp(config)
     problems = [
-        f"{config.origin(f'otlp.{name}')}: {plain(path)}: cannot be read"
+        f"{signal.origin(config, name)}: {plain(path)}: cannot be read"
         for name in FILES
         if (path := getattr(otlp, name)) and not _is_readable(path)
     ]
     if problems:
         raise ConfigError(problems)
-    if is_grpc(config):
+    if is_grpc(config, signal):
         from otelgpu.export.push.send_grpc import GrpcSender, credentials
 
         url = urlsplit(otlp.endpoint)
         tls = None
         if url.scheme == "https":
             tls = credentials(authorities=otlp.certificate, certificate=otlp.client_certificate, key=otlp.client_key)
-        return GrpcSender(url.netloc, headers=otlp.headers, timeout=otlp.timeout, compression=otlp.compression, tls=tls)
+        return GrpcSender(
+            url.netloc,
+            headers=otlp.headers,
+            timeout=otlp.timeout,
+            compression=otlp.compression,
+            method=signal.method,
+            tls=tls,
+        )
     from otelgpu.export.push.send_http import HttpSender
 
     client = (otlp.client_certificate, otlp.client_key) if otlp.client_key else otlp.client_certificate or None
     return HttpSender(
-        metrics_url(config),
+        url_of(config, signal),
         headers=otlp.headers,
         timeout=otlp.timeout,
         compression=otlp.compression,
@@ -134,18 +140,20 @@ def make_sender(config: Config) -> Sender:
     )
 
 
-def is_grpc(config: Config) -> bool:
+def is_grpc(config: Config, signal: Signal = METRICS) -> bool:
     """Whether gRPC is meant."""
-    otlp = config.otlp
+    otlp = signal.otlp(config)
     return otlp.protocol == "grpc" or (otlp.protocol == "auto" and _port(otlp.endpoint) == GRPC_PORT)
 
 
-def metrics_url(config: Config) -> str:
-    """Return where metrics are posted to: below the endpoint, unless that is the metrics' own already."""
-    url = config.otlp.endpoint
-    if config.origin("otlp.endpoint") == METRICS_ENDPOINT or url.endswith(HTTP_PATH):
+def url_of(config: Config, signal: Signal = METRICS) -> str:
+    """Return where a signal is posted to: below the endpoint, unless that is the signal's own already."""
+    url = signal.otlp(config).endpoint
+    if signal.origin(config, "endpoint") == signal.endpoint or url.endswith(signal.path):
         return url
-    return url.rstrip("/") + HTTP_PATH
+    for other in (METRICS, LOGS):
+        url = url.removesuffix(other.path)
+    return url.rstrip("/") + signal.path
 
 
 def _port(url: str) -> int | None:

@@ -49,6 +49,36 @@ def create_push_instruments(
         "buffer.size": ("By", "Compressed size of what waits.", lambda: [Observation(buffer.size)]),
         "last_success.timestamp": ("s", "When a batch was last delivered (Unix time).", last),
     }
+    _create(meter, totals, gauges)
+
+
+def create_event_instruments(
+    meter: Meter, *, buffer: Buffer, pusher: Pusher, dropped: Callable[[], dict[str, int]]
+) -> None:
+    """Register the instruments of one way for log events; *dropped* adds what never got into the buffer, by reason."""
+    sent = pusher.sent
+
+    def lost() -> Iterable[Observation]:
+        reasons = dict.fromkeys(("expired", "full", "refused"), 0) | dict(buffer.lost) | dropped()
+        reasons["rejected"] = sent.rejected_points
+        return [Observation(count, {"reason": reason}) for reason, count in sorted(reasons.items())]
+
+    totals: _Rows = {
+        "events.sent": ("", "Log events that the collector has taken.", lambda: [Observation(sent.points)]),
+        "events.dropped": ("", "Log events that were given up, by reason.", lost),
+        "events.attempts.failed": (
+            "",
+            "Attempts to deliver log events that failed.",
+            lambda: [Observation(sent.failed)],
+        ),
+    }
+    gauges: _Rows = {
+        "events.buffered": ("", "Batches of log events that wait.", lambda: [Observation(len(buffer))]),
+    }
+    _create(meter, totals, gauges)
+
+
+def _create(meter: Meter, totals: _Rows, gauges: _Rows) -> None:
     for rows, create in ((totals, meter.create_observable_counter), (gauges, meter.create_observable_gauge)):
         for name, (unit, description, report) in rows.items():
             create(f"otelgpu.otlp.{name}", callbacks=[_callback(report)], unit=unit, description=description)

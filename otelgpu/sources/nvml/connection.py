@@ -17,7 +17,7 @@ from otelgpu.errors import SourceDownError
 from otelgpu.model import Gap, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.errors import DISCONNECTED, down, text_of
-from otelgpu.sources.nvml.loading import loading_error
+from otelgpu.sources.nvml.loading import loading_error, unload
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,10 @@ class Connection:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise down(error, loading_error()) from error
+            if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+                unload()  # it may be of the driver before; another one may be on the disk by the next attempt
+            loading = loading_error() if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else ""
+            raise down(error, loading) from error
         self.facts = SourceFacts(
             "nvml",
             driver_version=_text_or_nothing(pynvml.nvmlSystemGetDriverVersion),

@@ -41,7 +41,8 @@ ADVICE: Mapping[int, str] = {
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA kernel driver is not loaded; `modprobe nvidia` loads it",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the driver library and the loaded kernel driver are of different versions; reload the kernel driver or reboot"
+        "the driver library and the loaded kernel driver are of different versions; reload the kernel driver or "
+        "reboot; a container has the library that was there when it was started: start it again"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: "this user may not use the NVIDIA devices; see the rights of /dev/nvidiactl",
 }

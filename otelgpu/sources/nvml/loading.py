@@ -4,10 +4,13 @@ The loader passes over a library for another processor and then says that there 
 arm64 on an amd64 node, or a host folder mounted from the wrong place, looks like a missing driver.
 """
 
+import _ctypes
 import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pynvml
 
 LIBRARY = "libnvidia-ml.so.1"
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
@@ -21,6 +24,21 @@ def loading_error() -> str:
     except OSError as error:
         return "; ".join((str(error), *_foreign()))
     return ""
+
+
+def unload() -> None:
+    """Let go of the library, so that the next nvmlInit loads what is on the disk by then.
+
+    pynvml keeps the library that it loaded first, for ever: after the driver was upgraded that is the one before. To
+    be called when nothing of it is in use; while somebody else in this process uses pynvml nothing happens.
+    """
+    with pynvml.libLoadLock:
+        loaded = pynvml.nvmlLib
+        if loaded is None or pynvml._nvmlLib_refcount > 0:  # noqa: SLF001 - pynvml has no door for this
+            return
+        pynvml.nvmlLib = None
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001
+        _ctypes.dlclose(loaded._handle)  # noqa: SLF001
 
 
 def _foreign() -> Iterator[str]:

@@ -4,13 +4,12 @@ Rule 1: made once per device from the fields that are wanted. What the device do
         after longer and longer waits (see `again`); what is fixed is asked once; what is slow seldom.
 Rule 2: all of a plan runs in the thread of its GPU; nothing here is shared.
 Rule 3: a question that fails costs the fields it would have answered. A GPU that is gone ends the sweep for it.
-Rule 4: a target is one series: a field, or a field on one NVLink. A field whose links all refuse is missing once.
+Rule 4: a question that took long last time is put last, so that it costs only itself when the time is over.
+Rule 5: a target is one series: a field, or a field on one NVLink. A field whose links all refuse is missing once.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
 import pynvml
@@ -18,30 +17,25 @@ import pynvml
 from otelgpu.fields import Field
 from otelgpu.fields.row import Level
 from otelgpu.model import Attributes, Device, Gap, Missing, Reading
+from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.questions import (
-    FIELD_VALUES,
     LINKS,
-    QUESTIONS,
-    RATES,
     SUMS,
-    FieldValue,
-    LinkSum,
     Question,
-    Rate,
     Take,
-    Version,
 )
 from otelgpu.sources.nvml.values import FieldValues, Refusal, links_of
+from otelgpu.sources.nvml.ways import Target, Way, target_of, ways_of
 
 Answer: TypeAlias = Reading | Missing
-Way: TypeAlias = FieldValue | Question | Rate | LinkSum
 Call: TypeAlias = tuple[Way, tuple[Take, ...]]
-Target: TypeAlias = tuple[int, int | None]  # field id, link
 
-SLOW = 60.0  # seconds between two questions about what seldom changes, unless the settings say otherwise
+SELDOM = 60.0  # seconds between two questions about what seldom changes, unless the settings say otherwise
+MUTE = 3  # fields that have to fail, and none to be answered, before a GPU counts as down
+SLOW = 0.1  # seconds: NVML's own slowest question, PCIe throughput, takes 20 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class _Kept:
 
 
 class Plan:
-    """Reads the wanted *fields* of one device, given its *handle*. `answers` is called once a sweep.
+    """Reads the wanted *fields* of one device, given its *handle*. `ask` is called once a sweep.
 
     *refused* are fields that this device is known not to have, with the reason. Raise DeviceDownError when the GPU
     is gone.
@@ -67,7 +61,7 @@ class Plan:
         *,
         refused: Iterable[tuple[Field, str]] = (),
         clock: Callable[[], float],
-        slow_interval: float = SLOW,
+        slow_interval: float = SELDOM,
     ) -> None:
         self._device = device
         self._handle = handle
@@ -82,41 +76,50 @@ class Plan:
         self._refused: dict[Target, Missing] = {}
         self._answered: set[Target] = set()
         self._kept: dict[Question, _Kept] = {}
-        self._targets: list[Target] = []  # in the order in which they are shown, however they are asked
+        self._slow: set[str] = set()  # names of questions
+        self._failures: list[str] = []  # why, of the questions that failed in this sweep
+        self._is_answered = False  # any of them
+        self._by_link = {id_ for id_, field in self._fields.items() if field.level is Level.LINK}
         self._ways: dict[Target, list[Way]] = {}
         self._calls: list[Call] = []
         self._values = FieldValues(handle, clock)
         self._begin()
 
-    def answers(self) -> list[Answer]:
-        """Ask everything once. Raise DeviceDownError when the GPU itself is gone."""
+    def ask(self, answers: list[Answer]) -> None:
+        """Ask everything once and add to *answers* as they come in. Another thread may look at them meanwhile.
+
+        Raise DeviceDownError when the GPU itself is gone, or is there and fails every question.
+        """
         if self._again.is_due():
             self._begin()
-        found: dict[Target, Answer] = {**self._fixed, **self._refused}
+        self._failures.clear()
+        self._is_answered = False
+        begin = len(answers)
+        answers += self._fixed.values()
+        answers += self._refused.values()
         calls = self._calls
         while calls:
             settled = len(self._fixed) + len(self._refused)
-            turned = self._ask(calls, found)
+            turned = self._ask(calls, answers)
             if not turned and settled == len(self._fixed) + len(self._refused):
                 break
             calls = self._compiled(turned)  # what was refused and has another way is asked again at once
             self._calls = self._compiled(self._ways)
-        ordered = [found.pop(target) for target in self._targets if target in found]
-        return told([*ordered, *found.values()])
+        if len(self._failures) >= MUTE and not self._is_answered:
+            raise DeviceDownError(Gap.FAILED, f"every question fails: {self._failures[0]}, and others")
+        if self._by_link:
+            answers[begin:] = told(sorted(answers[begin:], key=link_of))
 
     def _begin(self) -> None:
         """Plan as for a device that has not been asked yet, but for what is fixed."""
         self._refused.clear()
-        by_link = {id_ for id_, field in self._fields.items() if field.level is Level.LINK}
-        wants_links = any(row.field_id in self._fields for row in SUMS) or by_link
+        wants_links = self._by_link or any(row.field_id in self._fields for row in SUMS)
         links = self._values.links = links_of(self._handle, LINKS) if wants_links else 0
-        self._targets.clear()
         self._ways = {}
         for id_, field in self._fields.items():
-            targets = [(id_, link) for link in range(links)] if id_ in by_link else [(id_, None)]
+            targets = [(id_, link) for link in range(links)] if id_ in self._by_link else [(id_, None)]
             if not targets:
                 self._refuse_field(field, "this GPU has no NVLink")
-            self._targets += targets
             for target in targets:
                 if target in self._fixed:
                     continue
@@ -138,23 +141,29 @@ class Plan:
             calls.setdefault(way, []).extend(takes)
         return [(way, tuple(takes)) for way, takes in calls.items()]
 
-    def _ask(self, calls: list[Call], found: dict[Target, Answer]) -> list[Target]:
-        """Put the calls, add to *found*, and give back the targets that have to be asked in another way."""
+    def _ask(self, calls: list[Call], answers: list[Answer]) -> list[Target]:
+        """Put the calls, add to *answers*, and give back the targets that have to be asked in another way."""
         turned: list[Target] = []
         batch = [way for way, _ in calls if not isinstance(way, Question)]
         for entry, outcome in self._values.ask(batch) if batch else ():
             target = target_of(entry)
             if isinstance(outcome, Refusal):
-                self._refuse(target, outcome, found, turned)
+                self._refuse(target, outcome, answers, turned)
             else:
-                self._take(target, outcome, found)
-        for way, takes in calls:
-            if isinstance(way, Question):
-                self._ask_question(way, takes, found, turned)
+                self._is_answered = True
+                answers.append(self._reading(target, outcome))
+        questions = [(way, takes) for way, takes in calls if isinstance(way, Question)]
+        for question, takes in sorted(questions, key=lambda call: call[0].name in self._slow):
+            began = self._clock()
+            self._ask_question(question, takes, answers, turned)
+            if self._clock() - began > SLOW:
+                self._slow.add(question.name)
+            else:
+                self._slow.discard(question.name)
         return turned
 
     def _ask_question(
-        self, question: Question, takes: tuple[Take, ...], found: dict[Target, Answer], turned: list[Target]
+        self, question: Question, takes: tuple[Take, ...], answers: list[Answer], turned: list[Target]
     ) -> None:
         try:
             raw = self._raw(question)
@@ -162,18 +171,19 @@ class Plan:
             raise_if_whole(error)
             refusal = Refusal(gap_of(error.value), f"{question.name}: {error}")
             for take in takes:
-                self._refuse(target_of(take), refusal, found, turned)
+                self._refuse(target_of(take), refusal, answers, turned)
             return
         for take in takes:
             target = target_of(take)
             number = take.pick(raw)
             if number is None:
                 reason = f"{question.name}: the driver has no value for it"
-                found[target] = Missing(self._fields[take.field_id], self._device, Gap.UNSUPPORTED, reason)
+                answers.append(Missing(self._fields[take.field_id], self._device, Gap.UNSUPPORTED, reason))
                 continue
-            self._take(target, number, found)
+            reading = self._reading(target, number)
+            answers.append(reading)
             if question.fixed:
-                self._fixed[target] = found[target]
+                self._fixed[target] = reading
                 del self._ways[target]
 
     def _raw(self, question: Question) -> Any:  # noqa: ANN401 - whatever pynvml returns
@@ -182,19 +192,22 @@ class Plan:
         if kept is not None and now - kept.at < self._slow_interval:
             return kept.raw
         raw = raw_or_text(question, self._handle)
+        self._is_answered = True
         if question.slow:
             self._kept[question] = _Kept(raw, now)
         return raw
 
-    def _take(self, target: Target, number: float | str, found: dict[Target, Answer]) -> None:
-        id_, link = target
-        found[target] = Reading(self._fields[id_], self._device, number, attributes_of(link))
+    def _reading(self, target: Target, number: float | str) -> Reading:
         self._answered.add(target)
+        id_, link = target
+        return Reading(self._fields[id_], self._device, number, attributes_of(link))
 
-    def _refuse(self, target: Target, refusal: Refusal, found: dict[Target, Answer], turned: list[Target]) -> None:
+    def _refuse(self, target: Target, refusal: Refusal, answers: list[Answer], turned: list[Target]) -> None:
         missing = Missing(self._fields[target[0]], self._device, refusal.gap, refusal.reason)
-        found[target] = missing
+        if refusal.gap is Gap.FAILED:
+            self._failures.append(refusal.reason)
         if refusal.gap is not Gap.UNSUPPORTED:
+            answers.append(missing)
             return
         self._again.refused(afresh=target in self._answered)
         self._answered.discard(target)
@@ -202,13 +215,9 @@ class Plan:
             del self._ways[target][0]
             turned.append(target)
         else:
+            answers.append(missing)
             del self._ways[target]
             self._refused[target] = missing
-
-
-def target_of(row: FieldValue | Rate | LinkSum | Take) -> Target:
-    """Name the series that a row gives."""
-    return row.field_id, row.link
 
 
 def told(answers: Iterable[Answer]) -> list[Answer]:
@@ -225,44 +234,9 @@ def told(answers: Iterable[Answer]) -> list[Answer]:
     return found
 
 
-def ways_of(target: Target, device: Device) -> Iterator[Way]:
-    """List the ways to read a series, best first. A MIG instance has its own, and none of its GPU's."""
-    version = version_of(device.driver_version)
-    for way in _ways().get(target, ()):
-        if device.instance_id is not None:
-            if isinstance(way, Question) and way.instance:
-                yield way
-        elif not isinstance(way, FieldValue) or _is_known(way, version):
-            yield way
-
-
-@cache
-def _ways() -> Mapping[Target, list[Way]]:
-    """Put all tables together, by series."""
-    found: dict[Target, list[Way]] = {}
-    for row in FIELD_VALUES:
-        found.setdefault(target_of(row), []).append(row)
-    for question in QUESTIONS:
-        for take in question.takes:
-            found.setdefault(target_of(take), []).append(question)
-    for rate in RATES:
-        found.setdefault(target_of(rate), []).append(rate)
-    for summed in SUMS:
-        found.setdefault(target_of(summed), []).append(summed)
-    return found
-
-
-def _is_known(row: FieldValue, version: Version) -> bool:
-    """Whether the id means this field in this driver. Where its version is not known a moved id is not asked."""
-    if not row.since and not row.before:
-        return True
-    return bool(version) and row.since <= version and (not row.before or version < row.before)
-
-
-def version_of(text: str) -> Version:
-    """Read a driver version, "580.105.08"; () when it is none."""
-    parts = text.split(".")
-    return tuple(map(int, parts)) if all(re.fullmatch(r"\d+", part, re.ASCII) for part in parts) else ()
+def link_of(answer: Answer) -> int:
+    """Order the series of links; all else comes first, as it was answered."""
+    return int(answer.attributes[0][1]) if isinstance(answer, Reading) and answer.attributes else -1
 
 
 def attributes_of(link: int | None) -> Attributes:

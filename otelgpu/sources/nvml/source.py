@@ -10,13 +10,13 @@ Rule 3: whatever may have changed hands (another count, a GPU that is down, a ne
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import pynvml
 
 from otelgpu.errors import SourceDownError
+from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
@@ -31,12 +31,13 @@ from otelgpu.sources.nvml.errors import (
     text_of,
     text_or_nothing,
 )
-from otelgpu.sources.nvml.events import XidEvents
+from otelgpu.sources.nvml.events import Clock, XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
-from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
+from otelgpu.sources.nvml.plan import SELDOM, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
+from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,65 +48,30 @@ MOST_GPUS = 256  # far above any machine; each gets a thread
 REPLACED = "another thread looks after this slot by now"
 
 
-@dataclass(slots=True)
-class _Readers:
-    """What reads one device; made anew when the device (or its fields) change."""
-
-    plan: Plan
-    gpm: GpmWindow | None
-
-    def answers(self) -> list[Answer]:
-        answers = self.plan.answers()
-        if self.gpm is not None:
-            answers = answers + self.gpm.answers()
-        return answers
-
-    def free(self) -> None:
-        if self.gpm is not None:
-            self.gpm.free()
-
-
-@dataclass(slots=True)
-class _Slot:
-    """One GPU as it was opened. Its own readers are others with MIG on, and with instances."""
-
-    connection: int
-    look: int
-    handle: Handle
-    device: Device
-    no_gpm: str | None  # why there is no GPM
-    mig: Layout
-    is_read: bool = False  # just now, or for ever: the thread may be stuck
-    own: tuple[tuple[bool, bool], _Readers] | None = None
-    instances: dict[Instance, _Readers] = field(default_factory=dict)
-
-    def free(self) -> None:
-        """Give the sample objects back. The readers are made anew when they are wanted again."""
-        own, self.own = self.own, None
-        instances, self.instances = self.instances, {}
-        for readers in (*([own[1]] if own is not None else []), *instances.values()):
-            readers.free()
-
-
 class NvmlSource:
     """Reads GPUs through libnvidia-ml. Nothing is loaded or asked before the first `count`."""
 
     readable = READABLE | PROCESS_IDS
 
     def __init__(
-        self, fields: Iterable[Field], *, slow_interval: float = SLOW, clock: Callable[[], float] = time.monotonic
+        self,
+        fields: Iterable[Field],
+        told: Told = unheard,
+        *,
+        slow_interval: float = SELDOM,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
-        self._events = XidEvents(clock) if any(field.id == XID_ERRORS for field in self._fields) else None
+        self._events = XidEvents(clock, told) if any(field.id == XID_ERRORS for field in self._fields) else None
         self._connection = Connection(release=self._release, clock=clock)
         self._lock = threading.Lock()  # of what follows
         self._look = 0
         self._last_count: int | None = None
         self._is_absurd = False
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
         self._ticket = 0
 
@@ -147,6 +113,8 @@ class NvmlSource:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(slot)
                 uuid = text_of(partial(pynvml.nvmlDeviceGetUUID, handle))
+                if not uuid:
+                    raise DeviceDownError(Gap.INVALID, "it has an empty UUID, so its values could not be told apart")
                 is_same = known is not None and self._is_same(known, handle, uuid)
                 opened = known if known is not None and is_same else self._opened(look, slot, handle, uuid)
             except pynvml.NVMLError as error:
@@ -184,6 +152,22 @@ class NvmlSource:
                 if self._slots.get(slot) is not known:  # this thread was stuck, and has been replaced
                     known.free()
 
+    def so_far(self, slot: int, reason: str) -> Sample | None:
+        """Give what has been answered of a read under way; see the protocol."""
+        with self._lock:
+            known = self._slots.get(slot)
+        if known is None or not known.is_read:
+            return None
+        there, answers = tuple(known.there), list(known.answers)  # in this order: an instance comes before its answers
+        own = {answer.field.id for answer in answers if answer.device is known.device}
+        answers += (Missing(field, known.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in own)
+        return sample_of(known.device, there, answers)
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        """Give the last XID of a GPU that does not answer; see the protocol."""
+        code = None if self._events is None else self._events.heard(device.uuid)
+        return () if code is None else (Reading(CATALOGUE[XID_ERRORS], device, code),)
+
     def facts(self) -> SourceFacts:
         """Say what the driver told when it was connected."""
         return self._connection.facts
@@ -213,7 +197,7 @@ class NvmlSource:
         except DeviceDownError:
             return
 
-    def _is_same(self, known: _Slot, handle: Handle, uuid: str) -> bool:
+    def _is_same(self, known: Slot, handle: Handle, uuid: str) -> bool:
         return (
             known.device.uuid == uuid
             and address_of(known.handle) == address_of(handle)
@@ -221,7 +205,7 @@ class NvmlSource:
             and not known.is_read
         )
 
-    def _opened(self, look: int, slot: int, handle: Handle, uuid: str) -> _Slot:
+    def _opened(self, look: int, slot: int, handle: Handle, uuid: str) -> Slot:
         device = Device(
             uuid=uuid,
             gpu_uuid=uuid,
@@ -234,31 +218,29 @@ class NvmlSource:
             minor=number_or_nothing(partial(pynvml.nvmlDeviceGetMinorNumber, handle)),
         )
         no_gpm = is_supported(handle) if self._wants_gpm else None
-        return _Slot(self._connection.number, look, handle, device, no_gpm, Layout(handle, device))
+        return Slot(self._connection.number, look, handle, device, no_gpm, Layout(handle, device))
 
-    def _sample(self, known: _Slot) -> Sample:
+    def _sample(self, known: Slot) -> Sample:
+        answers: list[Answer] = []
+        there: list[Device] = []
+        known.answers, known.there = answers, there
         instances = known.mig.instances()
-        answers = self._own_readers(known, has_instances=bool(instances)).answers()
-        answers.extend(self._xid(known))
+        self._own_readers(known, has_instances=bool(instances)).ask(answers)
+        answers += self._xid(known)
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
-        there: list[Device] = []
         for instance in instances:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs = readers.answers()
+            theirs: list[Answer] = []
+            readers.ask(theirs)
             if instance.is_there():
                 there.append(instance.device)
-                answers.extend(theirs)
-        return Sample(
-            known.device,
-            tuple(there),
-            tuple(answer for answer in answers if isinstance(answer, Reading)),
-            tuple(answer for answer in answers if isinstance(answer, Missing)),
-        )
+                answers += theirs
+        return sample_of(known.device, there, answers)
 
-    def _own_readers(self, known: _Slot, *, has_instances: bool) -> _Readers:
+    def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:
         """Give the GPU's own readers. What its instances answer is theirs: asked of both, sums would count it twice."""
         mode = known.mig.is_on, has_instances
         if known.own is not None and known.own[0] == mode:
@@ -273,7 +255,7 @@ class NvmlSource:
         known.own = mode, readers
         return readers
 
-    def _instance_readers(self, known: _Slot, instance: Instance) -> _Readers:
+    def _instance_readers(self, known: Slot, instance: Instance) -> Readers:
         gpm = INSTANCE_GPM_FIELDS if known.no_gpm is None else frozenset[int]()
         fields = [field for field in self._fields if field.id in INSTANCE_FIELDS | gpm]
         take = partial(pynvml.nvmlGpmMigSampleGet, known.handle, instance.device.instance_id)
@@ -281,15 +263,15 @@ class NvmlSource:
 
     def _readers(
         self, fields: list[Field], device: Device, handle: Handle, take: Callable[[object], object], no_gpm: str | None
-    ) -> _Readers:
+    ) -> Readers:
         profiled = [field for field in fields if field.id in GPM_FIELDS]
         asked = [field for field in fields if field.id not in GPM_FIELDS and field.id != XID_ERRORS]
         refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
         plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
         gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
-        return _Readers(plan, gpm)
+        return Readers(plan, gpm)
 
-    def _xid(self, known: _Slot) -> list[Answer]:
+    def _xid(self, known: Slot) -> list[Answer]:
         if self._events is None:
             return []
         last = self._events.last(known.handle, known.device.uuid)

@@ -8,7 +8,7 @@ Rule 3: a read costs the same at any time; nothing runs in between and nothing i
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
@@ -78,6 +78,13 @@ class SimulatedSource:
             owner = piece.device
             readings += [Reading(field, owner, take(moment)) for field, take in plan.slices]
         return Sample(device, plan.instances, (*plan.facts, *readings), plan.missing)
+
+    def so_far(self, slot: int, reason: str) -> None:
+        """Say that nothing is under way: every answer is there at once."""
+
+    def heard(self, device: Device) -> Sequence[Reading]:  # noqa: ARG002
+        """Give nothing: no simulated GPU goes down."""
+        return ()
 
     def facts(self) -> SourceFacts:
         """Say what the simulated driver is."""

@@ -12,7 +12,7 @@ from otelgpu.sources.simulated.models import MODELS, Model
 
 MOST_GPUS = 64
 
-_PART = re.compile(r"(?:(\d{1,4})\s*x\s*)?([a-z][a-z0-9]*)(-mig)?")
+_PART = re.compile(r"(?:([0-9]{1,4}) *x *)?([a-z][a-z0-9]*)(-mig)?")
 
 
 class SpecError(OtelgpuError, ValueError):
@@ -38,7 +38,9 @@ class Part(NamedTuple):
 
 def parse_spec(text: str) -> tuple[Part, ...]:
     """Read the text into its parts, in the order of the slots. Raise SpecError."""
-    parts = tuple(_part(text, piece.strip().lower()) for piece in text.split("+"))
+    # Not `lower` for everything: the Kelvin sign would become a k.
+    small = text.lower() if text.isascii() else text
+    parts = tuple(_part(text, piece.strip()) for piece in small.split("+"))
     total = sum(part.number for part in parts)
     if total > MOST_GPUS:
         raise SpecError(text, f"{total} GPUs are too many")

@@ -218,7 +218,7 @@ static nvmlReturn_t start(Fn fn) {
     suffer(&call, FN_nvmlInit_v2, false, 0, &NO_ARGS);
     Rules rules = rules_for(&call, FN_nvmlInit_v2, &NO_ARGS);
     nvmlReturn_t rc = call.scenario->missing[fn] ? NVML_ERROR_FUNCTION_NOT_FOUND : error(&rules);
-    if (rc == NVML_SUCCESS) gauge_add(GAUGE_INITS, 1);
+    if (rc == NVML_SUCCESS && gauge_add(GAUGE_INITS, 1) == 1) events_restart();
     return call_end(&call, rc);
 }
 

@@ -1,4 +1,6 @@
-/* Events: a set gives every event of its GPUs once, in the order of their numbers, those already in the file too. */
+/* Events: every event of a GPU comes once, in the order of their numbers, those already in the file too; a later set
+ * begins behind what one before has given since nvmlInit. A wait on a set with a lost GPU in it fails, but for what
+ * has happened before. */
 #include <stdlib.h>
 #include "fake.h"
 
@@ -15,6 +17,10 @@ struct nvmlEventSet_st {
     int n;
 };
 
+static _Atomic uint64_t given_seq;
+
+void events_restart(void) { atomic_store(&given_seq, 0); }
+
 static bool valid(nvmlEventSet_t set) { return set && set->magic == SET_MAGIC; }
 
 EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *to) {
@@ -25,6 +31,7 @@ EXPORT nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *to) {
         *to = calloc(1, sizeof **to);
         (*to)->magic = SET_MAGIC;
         pthread_mutex_init(&(*to)->lock, NULL);
+        (*to)->last_seq = atomic_load(&given_seq);
         gauge_add(GAUGE_EVENT_SETS, 1);
     }
     return call_end(&call, rc);
@@ -77,10 +84,21 @@ static bool next_event(nvmlEventSet_t set, const Scenario *s, nvmlEventData_t *t
     }
     if (first) {
         set->last_seq = first->seq;
+        atomic_store(&given_seq, first->seq);
         *to = (nvmlEventData_t){handle_pointer(s->gpus[first->slot]->handle), first->type, first->data, first->gi, first->ci};
     }
     pthread_mutex_unlock(&set->lock);
     return first != NULL;
+}
+
+static bool has_lost(nvmlEventSet_t set, const Scenario *s) {
+    bool lost = false;
+    pthread_mutex_lock(&set->lock);
+    for (int slot = 0; slot < MAX_GPUS; slot++)
+        for (int i = 0; s->gpus[slot] && s->gpus[slot]->lost && i < set->n; i++)
+            lost = lost || set->registered[i].handle == s->gpus[slot]->handle;
+    pthread_mutex_unlock(&set->lock);
+    return lost;
 }
 
 static uint64_t now_us(void) {
@@ -97,6 +115,10 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
     uint64_t until = now_us() + 1000ULL * timeout_ms + 1;
     while (rc == NVML_SUCCESS && !next_event(set, call.scenario, data)) {
         uint64_t now = now_us();
+        if (has_lost(set, call.scenario)) {
+            rc = NVML_ERROR_GPU_IS_LOST;
+            break;
+        }
         if (now >= until) {
             rc = NVML_ERROR_TIMEOUT;
             break;

@@ -176,6 +176,7 @@ nvmlReturn_t put_values(const Entry *entry, const Out *outs, int n_outs);
 typedef enum { GAUGE_INFLIGHT, GAUGE_INITS, GAUGE_SAMPLES, GAUGE_EVENT_SETS, GAUGE_COUNT } Gauge;
 
 void count_call(Fn fn, int slot);
+void events_restart(void); /* a new nvmlInit: events come from the first on */
 int64_t gauge_add(Gauge gauge, int64_t by); /* the value after */
 int64_t gauge(Gauge gauge);
 void counts_open(void);

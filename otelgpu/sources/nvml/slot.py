@@ -1,0 +1,65 @@
+"""One GPU as it was opened: what reads it, and what has been answered.
+
+Rule 1: all of it belongs to the thread that opened the slot; others look at `answers` and `there` while they grow.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from otelgpu.model import Device, Missing, Reading, Sample
+from otelgpu.sources.nvml.gpm import GpmWindow
+from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.mig import Instance, Layout
+from otelgpu.sources.nvml.plan import Answer, Plan
+
+
+@dataclass(slots=True)
+class Readers:
+    """What reads one device; made anew when the device (or its fields) change."""
+
+    plan: Plan
+    gpm: GpmWindow | None
+
+    def ask(self, answers: list[Answer]) -> None:
+        """Add to *answers* as they come in; the plan, which has the slow questions, comes last."""
+        if self.gpm is not None:
+            answers += self.gpm.answers()
+        self.plan.ask(answers)
+
+    def free(self) -> None:
+        if self.gpm is not None:
+            self.gpm.free()
+
+
+@dataclass(slots=True)
+class Slot:
+    """One GPU as it was opened. Its own readers are others with MIG on, and with instances."""
+
+    connection: int
+    look: int
+    handle: Handle
+    device: Device
+    no_gpm: str | None  # why there is no GPM
+    mig: Layout
+    is_read: bool = False  # just now, or for ever: the thread may be stuck
+    answers: list[Answer] = field(default_factory=list)  # of the read that is under way, or was last
+    there: list[Device] = field(default_factory=list)  # the instances of these answers
+    own: tuple[tuple[bool, bool], Readers] | None = None
+    instances: dict[Instance, Readers] = field(default_factory=dict)
+
+    def free(self) -> None:
+        """Give the sample objects back. The readers are made anew when they are wanted again."""
+        own, self.own = self.own, None
+        instances, self.instances = self.instances, {}
+        for readers in (*([own[1]] if own is not None else []), *instances.values()):
+            readers.free()
+
+
+def sample_of(device: Device, there: Iterable[Device], answers: Sequence[Answer]) -> Sample:
+    """Sort the answers of one read."""
+    return Sample(
+        device,
+        tuple(there),
+        tuple(answer for answer in answers if isinstance(answer, Reading)),
+        tuple(answer for answer in answers if isinstance(answer, Missing)),
+    )

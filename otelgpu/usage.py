@@ -1,0 +1,133 @@
+"""One command of the command line: its flags, and what is said when they are typed wrong.
+
+Rule 1: flags follow from the settings; what was typed is kept as text, in order, for `load` to judge.
+Rule 2: every mistake is noted and told with those of the settings: whoever mends one must not be told of the next.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from otelgpu.config import Flag
+from otelgpu.config.docs import default_text
+from otelgpu.config.given import Problem
+from otelgpu.config.keys import SETTINGS, Setting
+from otelgpu.config.words import UnknownWordError, meant, one_of, plain
+
+_FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
+_PROBLEMS = "otelgpu.problems"
+
+
+class Command(click.Command):
+    """A command that takes every setting as a flag, in groups.
+
+    The flags of *hidden* sections are not shown. *names* are those of all commands.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        call: Callable[..., int],
+        *,
+        parameters: Sequence[click.Parameter],
+        hidden: tuple[str, ...],
+        names: Collection[str],
+        meaning: str,
+        epilog: str,
+    ) -> None:
+        flags = [
+            _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0] or setting.key.startswith(hidden))
+            for setting in SETTINGS.values()
+            for spelling in setting.flags
+        ]
+        # So that `parse_args` learns of everything that is not understood, and not only of the first.
+        taken = {"allow_extra_args": True, "ignore_unknown_options": True}
+        super().__init__(name, taken, callback=call, params=[*parameters, *flags], help=meaning, epilog=epilog)
+        self._names = names
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(line)
+        for title, lines in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            rest = super().parse_args(ctx, args[:])
+        except click.BadOptionUsage:  # a flag without its value, which can only be the last one
+            _note(ctx, Problem(f"{plain(args[-1])}: expected a value"))
+            rest = super().parse_args(ctx, args[:-1])
+        for problem in self._not_understood(ctx.args):
+            _note(ctx, problem)
+        return rest
+
+    def _not_understood(self, words: Sequence[str]) -> Iterator[Problem]:
+        may_be_value = False
+        for word in words:
+            if len(word) > 1 and word.startswith("-"):
+                name, sign, _ = word.partition("=")
+                unknown = UnknownWordError("no such flag", partial(self._near, name))
+                yield Problem(f"{unknown.sentence}: {plain(name)}", unknown=unknown)
+                may_be_value = not sign
+                continue
+            if not may_be_value:
+                is_command = word in self._names
+                yield Problem(
+                    f"the command comes first: otelgpu {word} ..." if is_command else f"not understood: {plain(word)}"
+                )
+            may_be_value = False
+
+    def _near(self, name: str) -> str:
+        shown = [spelling for one in self.params if not getattr(one, "hidden", False) for spelling in one.opts]
+        return meant(name, (*shown, "--help"))
+
+
+class Form(click.Choice[str]):
+    """The choice of --format. A wrong one is noted."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices and param is not None and ctx is not None:
+            _note(ctx, Problem(f"{param.opts[0]} {plain(value)}: expected {one_of(self.choices)}"))
+        return value
+
+
+def flags_of(context: click.Context) -> Sequence[Flag]:
+    """Give the flags that were typed."""
+    return tuple(context.meta.get(_FLAGS, ()))
+
+
+def problems_of(context: click.Context) -> Sequence[Problem]:
+    """Give what is wrong with the words that were typed, beyond the values of settings."""
+    return tuple(context.meta.get(_PROBLEMS, ()))
+
+
+class _SettingFlag(click.Option):
+    """One spelling of a setting's flag."""
+
+    def __init__(self, setting: Setting, spelling: str, *, hidden: bool) -> None:
+        default = default_text(setting)
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if setting.is_switch else {}
+        super().__init__(
+            [spelling, spelling.strip("-").replace("-", "_")],
+            multiple=True,
+            expose_value=False,
+            hidden=hidden,
+            metavar=setting.word,
+            help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
+            callback=partial(_keep, setting, spelling),
+            **alone,
+        )
+        self.group = setting.group
+
+
+def _keep(setting: Setting, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
+    context.meta.setdefault(_FLAGS, []).extend(Flag(spelling, setting.key, text) for text in texts)
+
+
+def _note(context: click.Context, problem: Problem) -> None:
+    context.meta.setdefault(_PROBLEMS, []).append(problem)
