@@ -46,7 +46,8 @@ def _heed_signals() -> None:
     import signal  # here, so that a failure to import it is one line
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and `&` in a script have it
+        # A shell's script starts what it puts in the background with SIGINT ignored: a look leaves it at that.
+        if _is_service(sys.argv[1:]) or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
 
 

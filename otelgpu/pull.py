@@ -7,6 +7,7 @@
 Rule 1: to the SDK it is a MetricReader, but one that collects nothing: DCGM's names and labels are joined on the way
         out of a pipeline of our own, and a foreign provider has no such way.
 Rule 2: wrong options are raised, as configuration errors are; a port that is taken is logged, and the host goes on.
+Rule 3: a page and nothing else: what pushes is said by the file that names it, not by a variable of otelgpu's.
 """
 
 import logging
@@ -14,11 +15,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
-from otelgpu.config import Config
+from otelgpu.config import Config, Otlp
 from otelgpu.embed.arguments import settings_of
-from otelgpu.errors import StartError
+from otelgpu.errors import ConfigError, StartError
 from otelgpu.server.beside import Beside
 from otelgpu.server.listen import bound_all
 from otelgpu.server.running import Life
@@ -53,19 +55,24 @@ class DropInPage(MetricReader):
     def __init__(self, host: str = "localhost", port: int = 9400, **options: Any) -> None:  # noqa: ANN401 - a file's
         super().__init__()
         listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        config = settings_of(options | {"listen": listen}, os.environ, known=ARGUMENTS)
+        config = replace(settings_of(options | {"listen": listen}, os.environ, known=ARGUMENTS), otlp=Otlp())
         self.addresses: tuple[tuple[Any, ...], ...] = ()  # what the sockets are bound to
         self._beside: Beside | None = None
         try:
             self._serve(config)
-        except (StartError, OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+        # ConfigError: not of the options, which have been looked at; RuntimeError: no thread can be started.
+        except (ConfigError, StartError, OSError, RuntimeError) as error:
             logger.error("the page of otelgpu is not served: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _serve(self, config: Config) -> None:
-        sockets = bound_all((address, "host and port") for address in config.server.listen)
-        self.addresses = tuple(sock.getsockname() for sock in sockets)
-        pipeline = Pipeline(config, os.environ)
+        pipeline = Pipeline(config, os.environ)  # first: what can go wrong there leaves nothing open
         executor = ready(PAGE_THREADS, "otelgpu-page")
+        try:
+            sockets = bound_all((address, "host and port") for address in config.server.listen)
+        except StartError:
+            executor.shutdown(wait=False)
+            raise
+        self.addresses = tuple(sock.getsockname() for sock in sockets)
 
         def stop(timeout: float) -> bool:
             executor.shutdown(wait=False, cancel_futures=True)

@@ -260,10 +260,11 @@ def serve(
     leaves from here, without returning: nothing else could end it.
     """
     signals = Signals()
-    pipeline = Pipeline(config, os.environ if environ is None else environ)
-    sockets = bound_all((address, config.origin("server.listen", i)) for i, address in enumerate(config.server.listen))
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
+        pipeline = Pipeline(config, os.environ if environ is None else environ)
+        listen = enumerate(config.server.listen)
+        sockets = bound_all((address, config.origin("server.listen", i)) for i, address in listen)
         life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)

@@ -43,7 +43,7 @@ class _Lack:
             reason = f"no thread for {first.name}{more}: {problem} ({limits})"
             is_new, self.reason = self.reason is None, reason
         if is_new:
-            logger.error("%s; it is tried again in every sweep", reason)
+            logger.error("%s; it is tried again with every question", reason)
 
     def ends(self, worker: "Worker", *, has_thread: bool) -> None:
         """Note that this worker has its thread, or needs none any more."""

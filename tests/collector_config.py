@@ -240,8 +240,7 @@ def _unconnected(config: dict[str, Any]) -> Iterator[str]:
     if not service.get("pipelines"):
         yield "service.pipelines: there is none"
     for name, pipeline in service.get("pipelines", {}).items():
-        if name.partition("/")[0] != "metrics":
-            yield f"service.pipelines.{name}: otelgpu sends metrics"
+        yield from _unsent(name, pipeline)
         for section in ("receivers", "exporters"):
             if not pipeline.get(section):
                 yield f"service.pipelines.{name}: no {section}"
@@ -252,6 +251,15 @@ def _unconnected(config: dict[str, Any]) -> Iterator[str]:
     for section, names in used.items():
         for name in sorted(set(names) ^ set(config.get(section) or {})):
             yield f"{section}.{name}: used and not defined, or defined and not used"
+
+
+def _unsent(name: str, pipeline: dict[str, Any]) -> Iterator[str]:
+    """Find a pipeline that nothing would come through."""
+    kind = name.partition("/")[0]
+    if kind not in ("metrics", "logs"):
+        yield f"service.pipelines.{name}: otelgpu sends metrics and logs"
+    if kind != "metrics" and "prometheus" in pipeline.get("receivers", ()):
+        yield f"service.pipelines.{name}: Prometheus has metrics alone"
 
 
 def _unfit(config: dict[str, Any]) -> Iterator[str]:

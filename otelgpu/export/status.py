@@ -54,9 +54,7 @@ RULES = (
     Rule(395, State.FAILED),
 )
 PCIE_WIDTH, NVLINK_STATE = 238, 1508
-UP = frozenset(
-    (1, 2)
-)  # of NVML's link states: active, and asleep for want of traffic (3: active, but closed to traffic)
+UP = frozenset((1, 2))  # of NVML's link states: active, and asleep for want of traffic; 3 is closed to traffic
 STATUS_FIELDS = frozenset(rule.field_id for rule in RULES) | {PCIE_WIDTH, NVLINK_STATE}
 
 PEERS = 2  # further GPUs of the model before a link is compared with theirs: two alone may be bridged in their own way

@@ -238,5 +238,6 @@ THROTTLED = _scaled(
     base=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
     semconv=Scale("s", Number.DOUBLE, 1, 1_000_000_000),
 )
+PERCENT_REAL = _scaled("%", Number.DOUBLE, 100, dcgm=Scale("%", Number.DOUBLE), semconv=_RATIO)
 # GPM gives a percentage of lookups; DCGM shows whole percents.
 CACHE_SHARE = _scaled("%", Number.DOUBLE, 101, dcgm=Scale("%", Number.INT), semconv=_RATIO)

@@ -6,24 +6,27 @@ Rule 1: where the process may not have enough of them it does not start; who ask
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from otelgpu.errors import StartError
+
 ROOM = 12  # threads that the sampler, the driver, some GPUs and whatever pushes need; see `check_room`
 
 
 def ready(number: int, name: str) -> ThreadPoolExecutor:
-    """Make an executor whose *number* threads all run already. Raise RuntimeError as `Thread.start` does."""
+    """Make an executor whose *number* threads all run already. Raise StartError."""
     executor = ThreadPoolExecutor(max_workers=number, thread_name_prefix=name)
     everybody_is_there = threading.Event()  # until then each job takes a thread of its own
     try:
         for _ in range(number):
             executor.submit(everybody_is_there.wait)
-    except RuntimeError:
+    except RuntimeError:  # what Python makes of a failed pthread_create
         executor.shutdown(wait=False, cancel_futures=True)
-        raise
+        limits = "ulimit -u, ulimit -v, or pids.max of the container"
+        raise StartError(f"cannot start: there are not enough threads ({limits})") from None
     finally:
         everybody_is_there.set()
     return executor
 
 
 def check_room() -> None:
-    """Raise RuntimeError where ROOM more threads could not be had at the same time."""
+    """Raise StartError where ROOM more threads could not be had at the same time."""
     ready(ROOM, "otelgpu-room").shutdown(wait=True)

@@ -51,8 +51,8 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
-    source = NvmlSource(wanted, told, slow_interval=config.sampling.slow_interval)
-    return source, NvmlSource.readable
+    slow = config.sampling.slow_interval
+    return NvmlSource(wanted, told, slow_interval=slow), NvmlSource.readable
 
 
 def tells_xids(config: Config) -> bool:

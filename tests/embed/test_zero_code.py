@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from otelgpu import OtelgpuError
 from otelgpu.pull import DropInPage
 from tests.embed.host import SIMULATED, environ, run
 from tests.harness import values
+from tests.push.collectors import Collector, collector
 
 # What the program of that name does.
 INSTRUMENT = "import sys; from opentelemetry.instrumentation.auto_instrumentation import run; sys.exit(run())"
@@ -20,6 +22,13 @@ TRAIN = """
 from opentelemetry import metrics
 metrics.get_meter_provider().force_flush()
 """
+
+
+@pytest.fixture
+def sink() -> Iterator[Collector]:
+    """A collector that nothing should be sent to."""
+    with collector() as running:
+        yield running
 
 
 @pytest.fixture
@@ -191,6 +200,22 @@ def test_a_port_that_is_taken_does_not_stop_the_host(caplog: pytest.LogCaptureFi
 
     assert second.addresses == ()
     assert "another program is using this address" in caplog.text
+
+
+def test_a_variable_neither_stops_the_page_nor_makes_it_push(
+    monkeypatch: pytest.MonkeyPatch, sink: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Variables that are meant for the exporter on the node are in the environment of a training run as well."""
+    monkeypatch.setenv("OTELGPU_OTLP_ENDPOINT", sink.url)
+    monkeypatch.setenv("OTELGPU_OTLP_CERTIFICATE", "/nonexistent")
+    page = DropInPage(port=0, source=SIMULATED)
+    url = f"http://127.0.0.1:{page.addresses[0][1]}/metrics"
+    text = urllib.request.urlopen(url, timeout=20).read().decode()
+    page.shutdown()
+
+    assert list(values(text, "DCGM_FI_DEV_GPU_TEMP")) == ["0", "1"]
+    assert sink.received == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_wrong_option_of_the_page_raises() -> None:

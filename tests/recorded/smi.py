@@ -315,5 +315,6 @@ def _unique(uuids: Iterable[str]) -> list[str]:
     """The UUIDs, with a number at the end of one that an earlier GPU has too: scrubbing gave both the same."""
     unique: list[str] = []
     for number, uuid in enumerate(uuids):
-        unique.append(uuid if uuid not in unique else f"{uuid[:-2]}{number:02x}")
+        told = uuid or "GPU-00"  # some dumps hide it
+        unique.append(told if told not in unique else f"{told[:-2]}{number:02x}")
     return unique

@@ -18,6 +18,7 @@ from otelgpu.fields.measures import (
     PAGES32,
     PCIE_SAMPLED_RATE,
     PERCENT,
+    PERCENT_REAL,
     POWER,
     ROWS32,
     SHARE,
@@ -89,8 +90,8 @@ _LOAD = (
     row(205, "DEV_ACCOUNTING_DATA", BINARY, "What each process used of the GPU, from the driver's accounting", new="DEV_PROCESS_ACCOUNTING_STATS"),
     row(206, "DEV_ENC_UTIL", PERCENT, "Share of the sample window in which the video encoder worked", base="DEV_ENC_UTIL_RATIO", sem="hw.gpu.utilization{hw.gpu.task=encoder}", default=True),
     row(207, "DEV_DEC_UTIL", PERCENT, "Share of the sample window in which the video decoder worked", base="DEV_DEC_UTIL_RATIO", sem="hw.gpu.utilization{hw.gpu.task=decoder}", default=True),
-    row(210, "DEV_MEM_COPY_UTIL_SAMPLES", real("%", 100), "Single samples behind the memory utilisation", sem="memory.controller.utilization.sample"),
-    row(211, "DEV_GPU_UTIL_SAMPLES", real("%", 100), "Single samples behind the GPU utilisation", sem="utilization.sample"),
+    row(210, "DEV_MEM_COPY_UTIL_SAMPLES", PERCENT_REAL, "Single samples behind the memory utilisation", sem="memory.controller.utilization.sample"),
+    row(211, "DEV_GPU_UTIL_SAMPLES", PERCENT_REAL, "Single samples behind the GPU utilisation", sem="utilization.sample"),
     row(220, "DEV_GRAPHICS_PIDS", BINARY, "Processes with a graphics context on the GPU"),
     row(221, "DEV_COMPUTE_PIDS", BINARY, "Processes with a compute context on the GPU"),
     row(230, "DEV_XID_ERRORS", state(0xFFFF), "Code of the last XID error, 0 when there was none", new="DEV_XID_ERROR", sem="xid.last", level=_CI, default=True),
@@ -188,7 +189,6 @@ _ERRORS = (
     row(396, "DEV_ROW_REMAP_PENDING", FLAG, "Whether remapped rows wait for the next reset: 1 yes, 0 no", sem="memory.row.remap.pending"),
 )
 
-_PERCENT = real("%", 100)
 _WATTS = real("W", 3000)
 _RAMP = real("mW/s", DOUBLE_HIGHEST)
 _HYSTERESIS = gauge("ms", 0xFFFFFFFE)
@@ -207,16 +207,16 @@ _LATER = (
     row(1427, "DEV_PWR_SMOOTHING_IMM_RAMP_DOWN_ENABLED", FLAG, "Whether power may fall at once: 1 yes, 0 no", sem="power_smoothing.immediate_ramp_down"),
     row(1428, "DEV_PWR_SMOOTHING_APPLIED_TMP_CEIL", _WATTS, "Ceiling on total module power that smoothing applies", sem="power_smoothing.applied.ceiling"),
     row(1429, "DEV_PWR_SMOOTHING_APPLIED_TMP_FLOOR", _WATTS, "Floor under total module power that smoothing applies", sem="power_smoothing.applied.floor"),
-    row(1430, "DEV_PWR_SMOOTHING_MAX_PERCENT_TMP_FLOOR_SETTING", _PERCENT, "Highest power floor that may be set", sem="power_smoothing.floor.max"),
-    row(1431, "DEV_PWR_SMOOTHING_MIN_PERCENT_TMP_FLOOR_SETTING", _PERCENT, "Lowest power floor that may be set", sem="power_smoothing.floor.min"),
-    row(1432, "DEV_PWR_SMOOTHING_HW_CIRCUITRY_PERCENT_LIFETIME_REMAINING", _PERCENT, "Life left in the smoothing hardware", sem="power_smoothing.lifetime_remaining"),
+    row(1430, "DEV_PWR_SMOOTHING_MAX_PERCENT_TMP_FLOOR_SETTING", PERCENT_REAL, "Highest power floor that may be set", sem="power_smoothing.floor.max"),
+    row(1431, "DEV_PWR_SMOOTHING_MIN_PERCENT_TMP_FLOOR_SETTING", PERCENT_REAL, "Lowest power floor that may be set", sem="power_smoothing.floor.min"),
+    row(1432, "DEV_PWR_SMOOTHING_HW_CIRCUITRY_PERCENT_LIFETIME_REMAINING", PERCENT_REAL, "Life left in the smoothing hardware", sem="power_smoothing.lifetime_remaining"),
     row(1433, "DEV_PWR_SMOOTHING_MAX_NUM_PRESET_PROFILES", STATE, "Preset smoothing profiles this GPU has room for", sem="power_smoothing.profile.limit"),
-    row(1434, "DEV_PWR_SMOOTHING_PROFILE_PERCENT_TMP_FLOOR", _PERCENT, "Power floor of the active profile", sem="power_smoothing.profile.floor"),
+    row(1434, "DEV_PWR_SMOOTHING_PROFILE_PERCENT_TMP_FLOOR", PERCENT_REAL, "Power floor of the active profile", sem="power_smoothing.profile.floor"),
     row(1435, "DEV_PWR_SMOOTHING_PROFILE_RAMP_UP_RATE", _RAMP, "How fast the active profile lets power rise", sem="power_smoothing.profile.ramp_up"),
     row(1436, "DEV_PWR_SMOOTHING_PROFILE_RAMP_DOWN_RATE", _RAMP, "How fast the active profile lets power fall", sem="power_smoothing.profile.ramp_down"),
     row(1437, "DEV_PWR_SMOOTHING_PROFILE_RAMP_DOWN_HYST_VAL", _HYSTERESIS, "How long the active profile waits before power falls", sem="power_smoothing.profile.ramp_down.hysteresis"),
     row(1438, "DEV_PWR_SMOOTHING_ACTIVE_PRESET_PROFILE", STATE, "Number of the active preset smoothing profile", sem="power_smoothing.profile.active"),
-    row(1439, "DEV_PWR_SMOOTHING_ADMIN_OVERRIDE_PERCENT_TMP_FLOOR", _PERCENT, "Power floor that the administrator put over the profile", sem="power_smoothing.override.floor"),
+    row(1439, "DEV_PWR_SMOOTHING_ADMIN_OVERRIDE_PERCENT_TMP_FLOOR", PERCENT_REAL, "Power floor that the administrator put over the profile", sem="power_smoothing.override.floor"),
     row(1440, "DEV_PWR_SMOOTHING_ADMIN_OVERRIDE_RAMP_UP_RATE", _RAMP, "How fast power may rise by order of the administrator", sem="power_smoothing.override.ramp_up"),
     row(1441, "DEV_PWR_SMOOTHING_ADMIN_OVERRIDE_RAMP_DOWN_RATE", _RAMP, "How fast power may fall by order of the administrator", sem="power_smoothing.override.ramp_down"),
     row(1442, "DEV_PWR_SMOOTHING_ADMIN_OVERRIDE_RAMP_DOWN_HYST_VAL", _HYSTERESIS, "Wait before power falls by order of the administrator", sem="power_smoothing.override.ramp_down.hysteresis"),

@@ -55,7 +55,10 @@ class XidEvents:
 
         Called in the GPU's own thread. Raise DeviceDownError when the GPU is gone.
         """
-        watch = self._started()
+        try:
+            watch = self._started()
+        except RuntimeError as error:  # of the shortage itself the log is told where the GPUs' own threads lack
+            return Gap.FAILED, f"XIDs need a thread: {error}"
         current = watch.current
         is_registered = current is not None and self._registered.get(uuid) is current
         if not is_registered or self._names.get(address_of(handle)) != uuid:

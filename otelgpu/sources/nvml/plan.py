@@ -5,7 +5,7 @@ Rule 1: made once per device from the fields that are wanted. What the device do
 Rule 2: all of a plan runs in the thread of its GPU; nothing here is shared.
 Rule 3: a question that fails costs the fields it would have answered. A GPU that is gone ends the sweep for it.
 Rule 4: a question that took long last time is put last, so that it costs only itself when the time is over.
-Rule 5: a target is one series: a field, or a field on one NVLink. A field whose links all refuse is missing once.
+Rule 5: a field whose links all refuse is missing once.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,9 +33,9 @@ from otelgpu.sources.nvml.ways import Target, Way, target_of, ways_of
 Answer: TypeAlias = Reading | Missing
 Call: TypeAlias = tuple[Way, tuple[Take, ...]]
 
-SELDOM = 60.0  # seconds between two questions about what seldom changes, unless the settings say otherwise
-MUTE = 3  # fields that have to fail, and none to be answered, before a GPU counts as down
-SLOW = 0.1  # seconds: NVML's own slowest question, PCIe throughput, takes 20 ms
+MUTE = 3  # targets that have to fail, and none to be answered, before a GPU counts as down
+LONG = 0.1  # seconds: NVML's own longest question, PCIe throughput, takes 20 ms
+SLOW = 60.0  # seconds between two questions about what seldom changes, unless the settings say otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Kept:
 
 
 class Plan:
-    """Reads the wanted *fields* of one device, given its *handle*. `ask` is called once a sweep.
+    """Reads the wanted *fields* of one device, given its *handle*. `answers` is called once a sweep.
 
     *refused* are fields that this device is known not to have, with the reason. Raise DeviceDownError when the GPU
     is gone.
@@ -61,7 +61,7 @@ class Plan:
         *,
         refused: Iterable[tuple[Field, str]] = (),
         clock: Callable[[], float],
-        slow_interval: float = SELDOM,
+        slow_interval: float = SLOW,
     ) -> None:
         self._device = device
         self._handle = handle
@@ -76,50 +76,60 @@ class Plan:
         self._refused: dict[Target, Missing] = {}
         self._answered: set[Target] = set()
         self._kept: dict[Question, _Kept] = {}
-        self._slow: set[str] = set()  # names of questions
-        self._failures: list[str] = []  # why, of the questions that failed in this sweep
-        self._is_answered = False  # any of them
-        self._by_link = {id_ for id_, field in self._fields.items() if field.level is Level.LINK}
+        self._targets: list[Target] = []  # in the order in which they are shown, however they are asked
         self._ways: dict[Target, list[Way]] = {}
         self._calls: list[Call] = []
         self._values = FieldValues(handle, clock)
+        self._found: dict[Target, Answer] = {}  # in this sweep
+        self._failures: list[str] = []  # why, of the targets that failed in this sweep
+        self._is_answered = False  # any of them
+        self._long: set[str] = set()  # names of questions
         self._begin()
 
-    def ask(self, answers: list[Answer]) -> None:
-        """Ask everything once and add to *answers* as they come in. Another thread may look at them meanwhile.
-
-        Raise DeviceDownError when the GPU itself is gone, or is there and fails every question.
-        """
+    def answers(self) -> list[Answer]:
+        """Ask everything once. Raise DeviceDownError when the GPU itself is gone, or fails every question."""
         if self._again.is_due():
             self._begin()
         self._failures.clear()
         self._is_answered = False
-        begin = len(answers)
-        answers += self._fixed.values()
-        answers += self._refused.values()
+        found = self._found = {**self._fixed, **self._refused}
         calls = self._calls
         while calls:
             settled = len(self._fixed) + len(self._refused)
-            turned = self._ask(calls, answers)
+            turned = self._ask(calls, found)
             if not turned and settled == len(self._fixed) + len(self._refused):
                 break
             calls = self._compiled(turned)  # what was refused and has another way is asked again at once
             self._calls = self._compiled(self._ways)
         if len(self._failures) >= MUTE and not self._is_answered:
             raise DeviceDownError(Gap.FAILED, f"every question fails: {self._failures[0]}, and others")
-        if self._by_link:
-            answers[begin:] = told(sorted(answers[begin:], key=link_of))
+        return self._ordered(found)
+
+    def clear(self) -> None:
+        """Begin a sweep: nothing has been answered yet."""
+        self._found = {}
+
+    def so_far(self) -> list[Answer]:
+        """Give what has been answered of the sweep under way; called by another thread."""
+        return self._ordered(self._found.copy())
+
+    def _ordered(self, found: dict[Target, Answer]) -> list[Answer]:
+        ordered = [found.pop(target) for target in self._targets if target in found]
+        return told([*ordered, *found.values()])
 
     def _begin(self) -> None:
         """Plan as for a device that has not been asked yet, but for what is fixed."""
         self._refused.clear()
-        wants_links = self._by_link or any(row.field_id in self._fields for row in SUMS)
+        by_link = {id_ for id_, field in self._fields.items() if field.level is Level.LINK}
+        wants_links = any(row.field_id in self._fields for row in SUMS) or by_link
         links = self._values.links = links_of(self._handle, LINKS) if wants_links else 0
+        self._targets.clear()
         self._ways = {}
         for id_, field in self._fields.items():
-            targets = [(id_, link) for link in range(links)] if id_ in self._by_link else [(id_, None)]
+            targets = [(id_, link) for link in range(links)] if id_ in by_link else [(id_, None)]
             if not targets:
                 self._refuse_field(field, "this GPU has no NVLink")
+            self._targets += targets
             for target in targets:
                 if target in self._fixed:
                     continue
@@ -141,29 +151,29 @@ class Plan:
             calls.setdefault(way, []).extend(takes)
         return [(way, tuple(takes)) for way, takes in calls.items()]
 
-    def _ask(self, calls: list[Call], answers: list[Answer]) -> list[Target]:
-        """Put the calls, add to *answers*, and give back the targets that have to be asked in another way."""
+    def _ask(self, calls: list[Call], found: dict[Target, Answer]) -> list[Target]:
+        """Put the calls, add to *found*, and give back the targets that have to be asked in another way."""
         turned: list[Target] = []
         batch = [way for way, _ in calls if not isinstance(way, Question)]
         for entry, outcome in self._values.ask(batch) if batch else ():
             target = target_of(entry)
             if isinstance(outcome, Refusal):
-                self._refuse(target, outcome, answers, turned)
+                self._refuse(target, outcome, found, turned)
             else:
                 self._is_answered = True
-                answers.append(self._reading(target, outcome))
+                self._take(target, outcome, found)
         questions = [(way, takes) for way, takes in calls if isinstance(way, Question)]
-        for question, takes in sorted(questions, key=lambda call: call[0].name in self._slow):
+        for question, takes in sorted(questions, key=lambda call: call[0].name in self._long):
             began = self._clock()
-            self._ask_question(question, takes, answers, turned)
-            if self._clock() - began > SLOW:
-                self._slow.add(question.name)
+            self._ask_question(question, takes, found, turned)
+            if self._clock() - began > LONG:
+                self._long.add(question.name)
             else:
-                self._slow.discard(question.name)
+                self._long.discard(question.name)
         return turned
 
     def _ask_question(
-        self, question: Question, takes: tuple[Take, ...], answers: list[Answer], turned: list[Target]
+        self, question: Question, takes: tuple[Take, ...], found: dict[Target, Answer], turned: list[Target]
     ) -> None:
         try:
             raw = self._raw(question)
@@ -171,19 +181,18 @@ class Plan:
             raise_if_whole(error)
             refusal = Refusal(gap_of(error.value), f"{question.name}: {error}")
             for take in takes:
-                self._refuse(target_of(take), refusal, answers, turned)
+                self._refuse(target_of(take), refusal, found, turned)
             return
         for take in takes:
             target = target_of(take)
             number = take.pick(raw)
             if number is None:
                 reason = f"{question.name}: the driver has no value for it"
-                answers.append(Missing(self._fields[take.field_id], self._device, Gap.UNSUPPORTED, reason))
+                found[target] = Missing(self._fields[take.field_id], self._device, Gap.UNSUPPORTED, reason)
                 continue
-            reading = self._reading(target, number)
-            answers.append(reading)
+            self._take(target, number, found)
             if question.fixed:
-                self._fixed[target] = reading
+                self._fixed[target] = found[target]
                 del self._ways[target]
 
     def _raw(self, question: Question) -> Any:  # noqa: ANN401 - whatever pynvml returns
@@ -197,17 +206,17 @@ class Plan:
             self._kept[question] = _Kept(raw, now)
         return raw
 
-    def _reading(self, target: Target, number: float | str) -> Reading:
-        self._answered.add(target)
+    def _take(self, target: Target, number: float | str, found: dict[Target, Answer]) -> None:
         id_, link = target
-        return Reading(self._fields[id_], self._device, number, attributes_of(link))
+        found[target] = Reading(self._fields[id_], self._device, number, attributes_of(link))
+        self._answered.add(target)
 
-    def _refuse(self, target: Target, refusal: Refusal, answers: list[Answer], turned: list[Target]) -> None:
+    def _refuse(self, target: Target, refusal: Refusal, found: dict[Target, Answer], turned: list[Target]) -> None:
         missing = Missing(self._fields[target[0]], self._device, refusal.gap, refusal.reason)
+        found[target] = missing
         if refusal.gap is Gap.FAILED:
             self._failures.append(refusal.reason)
         if refusal.gap is not Gap.UNSUPPORTED:
-            answers.append(missing)
             return
         self._again.refused(afresh=target in self._answered)
         self._answered.discard(target)
@@ -215,7 +224,6 @@ class Plan:
             del self._ways[target][0]
             turned.append(target)
         else:
-            answers.append(missing)
             del self._ways[target]
             self._refused[target] = missing
 
@@ -232,11 +240,6 @@ def told(answers: Iterable[Answer]) -> list[Answer]:
             there.add(answer.field.id)
             found.append(answer)
     return found
-
-
-def link_of(answer: Answer) -> int:
-    """Order the series of links; all else comes first, as it was answered."""
-    return int(answer.attributes[0][1]) if isinstance(answer, Reading) and answer.attributes else -1
 
 
 def attributes_of(link: int | None) -> Attributes:

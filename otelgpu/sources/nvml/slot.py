@@ -19,12 +19,18 @@ class Readers:
 
     plan: Plan
     gpm: GpmWindow | None
+    _profiled: list[Answer] = field(default_factory=list)
 
-    def ask(self, answers: list[Answer]) -> None:
-        """Add to *answers* as they come in; the plan, which has the slow questions, comes last."""
-        if self.gpm is not None:
-            answers += self.gpm.answers()
-        self.plan.ask(answers)
+    def answers(self) -> list[Answer]:
+        """Ask once. The plan, which has the questions that take long, comes last."""
+        self._profiled = []
+        self.plan.clear()  # or a call that hangs now would leave the last sweep's answers to be looked at
+        self._profiled = [] if self.gpm is None else self.gpm.answers()
+        return self.plan.answers() + self._profiled
+
+    def so_far(self) -> list[Answer]:
+        """Give what has been answered of `answers` under way; called by another thread."""
+        return self.plan.so_far() + self._profiled
 
     def free(self) -> None:
         if self.gpm is not None:
@@ -43,6 +49,7 @@ class Slot:
     mig: Layout
     is_read: bool = False  # just now, or for ever: the thread may be stuck
     answers: list[Answer] = field(default_factory=list)  # of the read that is under way, or was last
+    asked: Readers | None = None  # the GPU's own, while they ask
     there: list[Device] = field(default_factory=list)  # the instances of these answers
     own: tuple[tuple[bool, bool], Readers] | None = None
     instances: dict[Instance, Readers] = field(default_factory=dict)

@@ -35,7 +35,7 @@ from otelgpu.sources.nvml.events import Clock, XidEvents
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
-from otelgpu.sources.nvml.plan import SELDOM, Answer, Plan
+from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
 
@@ -58,7 +58,7 @@ class NvmlSource:
         fields: Iterable[Field],
         told: Told = unheard,
         *,
-        slow_interval: float = SELDOM,
+        slow_interval: float = SLOW,
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
@@ -158,7 +158,10 @@ class NvmlSource:
             known = self._slots.get(slot)
         if known is None or not known.is_read:
             return None
-        there, answers = tuple(known.there), list(known.answers)  # in this order: an instance comes before its answers
+        asked = known.asked  # first: what it has told by then is in `answers` when it is done
+        there, answers = tuple(known.there), list(known.answers)
+        if asked is not None and not answers:
+            answers = asked.so_far()
         own = {answer.field.id for answer in answers if answer.device is known.device}
         answers += (Missing(field, known.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in own)
         return sample_of(known.device, there, answers)
@@ -223,9 +226,11 @@ class NvmlSource:
     def _sample(self, known: Slot) -> Sample:
         answers: list[Answer] = []
         there: list[Device] = []
-        known.answers, known.there = answers, there
+        known.answers, known.there, known.asked = answers, there, None
         instances = known.mig.instances()
-        self._own_readers(known, has_instances=bool(instances)).ask(answers)
+        known.asked = self._own_readers(known, has_instances=bool(instances))
+        answers += known.asked.answers()
+        known.asked = None
         answers += self._xid(known)
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
@@ -233,8 +238,7 @@ class NvmlSource:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs: list[Answer] = []
-            readers.ask(theirs)
+            theirs = readers.answers()
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs

@@ -1,7 +1,7 @@
-"""Which ways there are to read a series: the tables of questions, put together by what they answer.
+"""The ways to read a series: all tables of questions put together.
 
-Rule 1: put together once, when it is first asked for.
-Rule 2: a target is one series: a field, or a field on one NVLink.
+Rule 1: a target is one series: a field, or a field on one NVLink.
+Rule 2: an id that means something else in this driver is no way.
 """
 
 import re
