@@ -375,3 +375,26 @@ def test_an_instance_says_how_it_is_chosen(node: Start) -> None:
     assert labels.pop(None) is None
     assert set(labels) == {"2", "3", "9", "10"}
     assert all(text is not None and text.startswith("MIG-") for text in labels.values())
+
+
+def test_values_travel_in_few_calls_and_none_is_endless(node: Start, fake: Fake) -> None:
+    """All fields of a GPU with eighteen links are some eight hundred values; those on by default are ten."""
+    for fields, calls in ((("default",), 1), (NUMBERS, 7)):
+        running = node(everything(), fields=fields)
+        running.settled_page()
+        fake.reset_calls()
+        running.page()
+
+        assert fake.calls("nvmlDeviceGetFieldValues") == calls
+        running.stop()
+
+
+@pytest.mark.parametrize("name", ["h100", "b200", "a100", "t4", "rtx_3090"])
+def test_the_default_fields_take_no_more_calls_than_ever(name: str, node: Start, fake: Fake) -> None:
+    """More that can be asked is no reason to ask more of a driver of which nothing more is wanted."""
+    running = node(models.MAKERS[name]())
+    running.settled_page()
+    fake.reset_calls()
+    running.settled_page()
+
+    assert fake.calls(gpu=0) <= 13
