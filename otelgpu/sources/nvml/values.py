@@ -31,8 +31,8 @@ VALUE_MEMBERS: Mapping[int, str] = {
 }
 
 
-# Entries of one call. nvml.h names no limit; still a call is kept to what a long list of fields comes to, and only a wish
-# for everything on many links takes more calls than one.
+# Entries of one call. nvml.h names no limit; still a call is kept to what a long list of fields comes to, and only a
+# wish for everything on many links takes more calls than one.
 MOST = 128
 
 
