@@ -398,3 +398,21 @@ def test_the_default_fields_take_no_more_calls_than_ever(name: str, node: Start,
     running.settled_page()
 
     assert fake.calls(gpu=0) <= 13
+
+
+def test_xid_events_that_were_refused_are_asked_for_again(node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that starts, or rights that are given later, must not cost the XIDs until otelgpu is started anew."""
+    monkeypatch.setattr(again, "FIRST", 0.0)
+    name = "DCGM_FI_DEV_XID_ERRORS"
+    running = node(models.h100().with_gpu(0, errors={"nvmlDeviceRegisterEvents": 3}), fields=(name,))
+    assert not values(running.page(), name)
+    running.show(models.h100())
+
+    assert values(running.page(), name) == {"0": 0}
+
+
+def test_the_states_of_links_travel_with_the_other_values(node: Start, fake: Fake) -> None:
+    """Eighteen links are not worth eighteen calls where the driver has their states as field values."""
+    node(everything(), fields=("DCGM_FI_DEV_NVLINK_GET_STATE",)).page()
+
+    assert fake.calls("nvmlDeviceGetNvLinkState") == 0
