@@ -190,6 +190,8 @@ def test_mig_that_was_refused_is_asked_again(node: Start, monkeypatch: pytest.Mo
     split = models.h100_mig()
     running = node(split.with_gpu(0, errors={"nvmlDeviceGetMigMode": 3}), fields=("DCGM_FI_DEV_FB_TOTAL",))
     assert set(values(running.page(), "DCGM_FI_DEV_FB_TOTAL", by="GPU_I_ID")) == {""}
+    running.show(split.with_gpu(0, errors={"nvmlDeviceGetMigMode": 15}))  # lost, just when it is asked again
+    running.page()
     running.show(split)
 
     assert set(values(running.page(), "DCGM_FI_DEV_FB_TOTAL", by="GPU_I_ID")) == {"2", "3", "9", "10"}
@@ -406,6 +408,8 @@ def test_xid_events_that_were_refused_are_asked_for_again(node: Start, monkeypat
     name = "DCGM_FI_DEV_XID_ERRORS"
     running = node(models.h100().with_gpu(0, errors={"nvmlDeviceRegisterEvents": 3}), fields=(name,))
     assert not values(running.page(), name)
+    running.show(models.h100().with_gpu(0, errors={"nvmlDeviceRegisterEvents": 999}))
+    assert missing(running.page()) == {"failed": 1}  # and the refusal before is no longer told
     running.show(models.h100())
 
     assert values(running.page(), name) == {"0": 0}

@@ -47,7 +47,8 @@ class XidEvents:
         self._codes: dict[str, int] = {}  # by UUID
         self._names: dict[int, str] = {}  # UUID by address of the device handle
         self._registered: dict[str, object] = {}  # the event set by UUID
-        self._refusals: dict[str, tuple[Refusal, Again]] = {}  # that hold until it is asked again, by UUID
+        self._refusals: dict[str, Refusal] = {}  # that hold until it is asked again, by UUID
+        self._waits: dict[str, Again] = {}
         self._lock = threading.Lock()
         self._watch: _Watch | None = None
 
@@ -81,6 +82,7 @@ class XidEvents:
         self._names.clear()
         self._registered.clear()
         self._refusals.clear()
+        self._waits.clear()
         return True
 
     def _started(self) -> "_Watch":
@@ -91,8 +93,9 @@ class XidEvents:
 
     def _refused(self, uuid: str) -> Refusal | None:
         """Return the refusal that still holds."""
-        refusal, again = self._refusals.get(uuid, (None, None))
-        return None if again is None or again.is_due() else refusal
+        if uuid in self._refusals and self._waits[uuid].is_due():
+            del self._refusals[uuid]
+        return self._refusals.get(uuid)
 
     def _register(self, watch: "_Watch", handle: Handle, uuid: str) -> Refusal | None:
         with watch.held() as event_set:
@@ -105,12 +108,12 @@ class XidEvents:
                 raise_if_whole(error)
                 refusal = gap_of(error.value), f"nvmlDeviceRegisterEvents: {error}"
                 if refusal[0] in (Gap.UNSUPPORTED, Gap.DENIED):  # some GeForce and vGPU drivers have no XID events
-                    if uuid not in self._refusals:
+                    if uuid not in self._waits:
                         logger.info("%s: no XID events (%s); XID fields will be absent", uuid, error)
-                    _, again = self._refusals.setdefault(uuid, (refusal, Again(self._clock)))
-                    again.refused()
+                    self._refusals[uuid] = refusal
+                    self._waits.setdefault(uuid, Again(self._clock)).refused()
                 return refusal
-            if self._refusals.pop(uuid, None) is not None:
+            if self._waits.pop(uuid, None) is not None:
                 logger.info("%s: XID events are there now", uuid)
             self._registered[uuid] = event_set
             watch.begin(event_set)
