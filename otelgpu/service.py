@@ -38,7 +38,7 @@ from otelgpu.server.application import Site
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
-from otelgpu.server.threads import check_room, ready
+from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, make_source, tells_xids, wanted_fields, warn_unreadable
 from otelgpu.worker import why_no_thread
 
@@ -259,6 +259,7 @@ def serve(
     Raise StartError or ConfigError when it cannot start. When the driver holds a thread at the end the process
     leaves from here, without returning: nothing else could end it.
     """
+    share_heap()
     signals = Signals()
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()

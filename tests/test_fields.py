@@ -190,6 +190,8 @@ def test_mig_that_was_refused_is_asked_again(node: Start, monkeypatch: pytest.Mo
     split = models.h100_mig()
     running = node(split.with_gpu(0, errors={"nvmlDeviceGetMigMode": 3}), fields=("DCGM_FI_DEV_FB_TOTAL",))
     assert set(values(running.page(), "DCGM_FI_DEV_FB_TOTAL", by="GPU_I_ID")) == {""}
+    running.show(split.with_gpu(0, errors={"nvmlDeviceGetMigMode": 15}))  # lost, just when it is asked again
+    running.page()
     running.show(split)
 
     assert set(values(running.page(), "DCGM_FI_DEV_FB_TOTAL", by="GPU_I_ID")) == {"2", "3", "9", "10"}
@@ -375,3 +377,46 @@ def test_an_instance_says_how_it_is_chosen(node: Start) -> None:
     assert labels.pop(None) is None
     assert set(labels) == {"2", "3", "9", "10"}
     assert all(text is not None and text.startswith("MIG-") for text in labels.values())
+
+
+def test_values_travel_in_few_calls_and_none_is_endless(node: Start, fake: Fake) -> None:
+    """All fields of a GPU with eighteen links are some eight hundred values; those on by default are ten."""
+    for fields, calls in ((("default",), 1), (NUMBERS, 7)):
+        running = node(everything(), fields=fields)
+        running.settled_page()
+        fake.reset_calls()
+        running.page()
+
+        assert fake.calls("nvmlDeviceGetFieldValues") == calls
+        running.stop()
+
+
+@pytest.mark.parametrize("name", ["h100", "b200", "a100", "t4", "rtx_3090"])
+def test_the_default_fields_take_no_more_calls_than_ever(name: str, node: Start, fake: Fake) -> None:
+    """More that can be asked is no reason to ask more of a driver of which nothing more is wanted."""
+    running = node(models.MAKERS[name]())
+    running.settled_page()
+    fake.reset_calls()
+    running.settled_page()
+
+    assert fake.calls(gpu=0) <= 13
+
+
+def test_xid_events_that_were_refused_are_asked_for_again(node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that starts, or rights that are given later, must not cost the XIDs until otelgpu is started anew."""
+    monkeypatch.setattr(again, "FIRST", 0.0)
+    name = "DCGM_FI_DEV_XID_ERRORS"
+    running = node(models.h100().with_gpu(0, errors={"nvmlDeviceRegisterEvents": 3}), fields=(name,))
+    assert not values(running.page(), name)
+    running.show(models.h100().with_gpu(0, errors={"nvmlDeviceRegisterEvents": 999}))
+    assert missing(running.page()) == {"failed": 1}  # and the refusal before is no longer told
+    running.show(models.h100())
+
+    assert values(running.page(), name) == {"0": 0}
+
+
+def test_the_states_of_links_travel_with_the_other_values(node: Start, fake: Fake) -> None:
+    """Eighteen links are not worth eighteen calls where the driver has their states as field values."""
+    node(everything(), fields=("DCGM_FI_DEV_NVLINK_GET_STATE",)).page()
+
+    assert fake.calls("nvmlDeviceGetNvLinkState") == 0

@@ -179,7 +179,13 @@ def test_before_driver_510_memory_has_no_reserve(node: Start) -> None:
 
 
 OLD_FUNCTIONS = frozenset(
-    {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues", "nvmlDeviceGetMigMode", "nvmlGpmQueryDeviceSupport"}
+    {
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetMigMode",
+        "nvmlGpmQueryDeviceSupport",
+        "nvmlGpmSampleAlloc",
+    }
 )
 
 
@@ -302,12 +308,20 @@ def test_profiling_that_is_refused_is_not_asked_again(node: Start, fake: Fake) -
     assert fake.calls("nvmlGpmSampleGet") == 1
 
 
-@pytest.mark.parametrize(("code", "kept"), [(999, True), (4, True), (3, False), (13, False)])
-def test_profiling_is_given_up_only_when_there_is_none(code: int, kept: bool, node: Start) -> None:  # noqa: FBT001
-    """An error of the moment, when the GPU is first seen, must not cost the profiling values for ever."""
+@pytest.mark.parametrize("code", [999, 4, 3, 13])
+def test_profiling_is_not_given_up_for_an_error(code: int, node: Start) -> None:
+    """An error when the GPU is first seen, whatever it says, must not cost the profiling values for ever."""
     running = node(models.h100().with_gpu(0, errors={"nvmlGpmQueryDeviceSupport": code}), fields=(ENGINE,))
 
-    assert bool(values(running.settled_page(), ENGINE)) is kept
+    assert values(running.settled_page(), ENGINE) == {"0": 0.125}
+
+
+def test_profiling_is_given_up_where_the_driver_says_that_there_is_none(node: Start, fake: Fake) -> None:
+    """Before Hopper there is no GPM, and asking for samples would cost a call in each sweep."""
+    running = node(models.a100(), fields=(ENGINE,))
+
+    assert missing(running.settled_page()) == {"unsupported": 1}
+    assert fake.calls("nvmlGpmSampleGet") == 0
 
 
 def test_one_gpm_metric_that_fails_costs_itself(node: Start) -> None:

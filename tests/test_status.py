@@ -221,3 +221,17 @@ def test_the_status_is_no_matter_of_dcgm_naming(node: Callable[..., Node]) -> No
     assert "hw_status" not in page
     assert values(page, "DCGM_FI_DEV_ROW_REMAP_FAILURE") == {"0": 1, "1": 0}
     assert 311 not in running.sweep().numbers
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state"), [(2, 1, "ok"), (1, 2, "ok"), (1, 3, "degraded"), (1, 0, "degraded")]
+)
+def test_a_link_that_sleeps_is_well_and_one_that_is_closed_is_not(
+    before: int, after: int, state: str, node: Callable[..., Node]
+) -> None:
+    """NVML numbers the states of a link; asleep is a larger number than active, and no better."""
+    running = node(machine().with_gpu(0, fields={(165, 3): before}), naming="semconv")
+    running.page()
+    running.show(machine().with_gpu(0, fields={(165, 3): after}))
+
+    assert list(states(running.page()).values()) == [state, "ok"]

@@ -6,7 +6,6 @@ Rule 2: `service.instance.id` is the node's name: the same after a restart, so t
 Rule 3: a detector that fails costs its own attributes.
 """
 
-import importlib.metadata
 import logging
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -67,6 +66,8 @@ def said(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _detectors(environ: Mapping[str, str]) -> Iterable[tuple[str, type[ResourceDetector]]]:
     asked = [name.strip() for name in environ.get(NAMED_DETECTORS, "").split(",") if name.strip()]
+    import importlib.metadata  # here: a megabyte that a plain scrape target has no use for
+
     known = {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
     names = list(dict.fromkeys((*DETECTORS, *(known if "*" in asked else asked))))
     for name in names:

@@ -54,6 +54,7 @@ RULES = (
     Rule(395, State.FAILED),
 )
 PCIE_WIDTH, NVLINK_STATE = 238, 1508
+UP = frozenset((1, 2))  # of NVML's link states: active, and asleep for want of traffic; 3 is closed to traffic
 STATUS_FIELDS = frozenset(rule.field_id for rule in RULES) | {PCIE_WIDTH, NVLINK_STATE}
 
 PEERS = 2  # further GPUs of the model before a link is compared with theirs: two alone may be bridged in their own way
@@ -97,6 +98,8 @@ class Links:
     def _worse(self, field_id: int, snapshot: Snapshot) -> Iterator[Series]:
         for key, number in snapshot.numbers.get(field_id, {}).items():
             self._gpus[key] = snapshot.series[key].device.gpu_uuid
+            if field_id == NVLINK_STATE:
+                number = int(number in UP)  # noqa: PLW2901
             if number < self._best.setdefault((field_id, key), number):
                 yield snapshot.series[key]
             else:
@@ -109,7 +112,7 @@ def _downs(snapshot: Snapshot, partitioned: set[str]) -> Iterator[str]:
     for key, number in snapshot.numbers.get(NVLINK_STATE, {}).items():
         device, attributes = snapshot.series[key]
         if device.gpu_uuid not in partitioned:
-            links[device.model].setdefault(device.gpu_uuid, {})[attributes] = number > 0
+            links[device.model].setdefault(device.gpu_uuid, {})[attributes] = number in UP
     for gpus in links.values():
         wired = {uuid: states for uuid, states in gpus.items() if any(states.values())}
         if len(wired) <= PEERS:

@@ -22,6 +22,7 @@ import pynvml
 
 from otelgpu.events import Told, Xid, unheard
 from otelgpu.model import Gap
+from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle, address_of
 
@@ -46,7 +47,8 @@ class XidEvents:
         self._codes: dict[str, int] = {}  # by UUID
         self._names: dict[int, str] = {}  # UUID by address of the device handle
         self._registered: dict[str, object] = {}  # the event set by UUID
-        self._refusals: dict[str, Refusal] = {}  # final ones, by UUID
+        self._refusals: dict[str, Refusal] = {}  # that hold until it is asked again, by UUID
+        self._waits: dict[str, Again] = {}
         self._lock = threading.Lock()
         self._watch: _Watch | None = None
 
@@ -62,7 +64,7 @@ class XidEvents:
         current = watch.current
         is_registered = current is not None and self._registered.get(uuid) is current
         if not is_registered or self._names.get(address_of(handle)) != uuid:
-            refusal = self._refusals.get(uuid) or watch.trouble() or self._register(watch, handle, uuid)
+            refusal = self._refused(uuid) or watch.trouble() or self._register(watch, handle, uuid)
             if refusal is not None:
                 return refusal
         return watch.trouble() or self._codes.get(uuid, 0)
@@ -80,6 +82,7 @@ class XidEvents:
         self._names.clear()
         self._registered.clear()
         self._refusals.clear()
+        self._waits.clear()
         return True
 
     def _started(self) -> "_Watch":
@@ -87,6 +90,12 @@ class XidEvents:
             if self._watch is None:
                 self._watch = _Watch(self._take, self._clock)
             return self._watch
+
+    def _refused(self, uuid: str) -> Refusal | None:
+        """Return the refusal that still holds."""
+        if uuid in self._refusals and self._waits[uuid].is_due():
+            del self._refusals[uuid]
+        return self._refusals.get(uuid)
 
     def _register(self, watch: "_Watch", handle: Handle, uuid: str) -> Refusal | None:
         with watch.held() as event_set:
@@ -99,9 +108,13 @@ class XidEvents:
                 raise_if_whole(error)
                 refusal = gap_of(error.value), f"nvmlDeviceRegisterEvents: {error}"
                 if refusal[0] in (Gap.UNSUPPORTED, Gap.DENIED):  # some GeForce and vGPU drivers have no XID events
+                    if uuid not in self._waits:
+                        logger.info("%s: no XID events (%s); XID fields will be absent", uuid, error)
                     self._refusals[uuid] = refusal
-                    logger.info("%s: no XID events (%s); XID fields will be absent", uuid, error)
+                    self._waits.setdefault(uuid, Again(self._clock)).refused()
                 return refusal
+            if self._waits.pop(uuid, None) is not None:
+                logger.info("%s: XID events are there now", uuid)
             self._registered[uuid] = event_set
             watch.begin(event_set)
             return None

@@ -72,8 +72,10 @@ class Layout:
 
     def _look(self) -> None:
         """See whether MIG is on; an error that may pass leaves that as it was."""
-        if not self._can_mig and not self._again.is_due():
-            return
+        if not self._can_mig:
+            if not self._again.is_due():
+                return
+            self._can_mig = True
         try:
             current, _ = pynvml.nvmlDeviceGetMigMode(self._handle)
         except pynvml.NVMLError as error:
@@ -82,7 +84,6 @@ class Layout:
             if not self._can_mig:
                 self._again.refused()
         else:
-            self._can_mig = True
             self.is_on = current == pynvml.NVML_DEVICE_MIG_ENABLE
 
     def _places(self) -> int:

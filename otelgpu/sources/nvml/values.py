@@ -1,4 +1,4 @@
-"""What nvmlDeviceGetFieldValues carries: one call for all field values, the counters of rates, the links of sums.
+"""What nvmlDeviceGetFieldValues carries: field values, the counters of rates and the links of sums, in few calls.
 
 Rule 1: each entry of the call has a return code of its own and is judged alone.
 Rule 2: a rate is worked out here from two sweeps; what it remembers goes with the device.
@@ -29,6 +29,11 @@ VALUE_MEMBERS: Mapping[int, str] = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
+
+
+# Entries of one call. nvml.h names no limit; still a call is kept to what a long list of fields comes to, and only a
+# wish for everything on many links takes more calls than one.
+MOST = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +67,23 @@ class FieldValues:
         self._summed: dict[LinkSum, tuple[Pair, ...]] = {}  # the links that answered first: a sum keeps to them
 
     def ask(self, batch: Iterable[Batched]) -> list[tuple[Batched, Outcome]]:
-        """Put all of *batch* in one call. Raise DeviceDownError when the GPU is gone."""
+        """Put all of *batch* in as few calls as there may be. Raise DeviceDownError when the GPU is gone."""
         wanted = {way: self._pairs(way) for way in batch}
         ids = list(dict.fromkeys(pair for pairs in wanted.values() for pair in pairs))
         if not ids:
             return [(way, Refusal(Gap.UNSUPPORTED, "this GPU has no NVLink")) for way in wanted]
+        numbers = {pair: number for ids_ in _chunks(ids) for pair, number in self._numbers(ids_).items()}
+        now = self._clock()
+        return [(way, self._outcome(way, pairs, numbers, now)) for way, pairs in wanted.items()]
+
+    def _numbers(self, ids: list[Pair]) -> dict[Pair, Outcome]:
+        """Put one call; where it fails as a whole, each of its entries has."""
         try:
-            values = dict(zip(ids, pynvml.nvmlDeviceGetFieldValues(self._handle, ids), strict=True))
+            values = pynvml.nvmlDeviceGetFieldValues(self._handle, ids)
         except pynvml.NVMLError as error:
             raise_if_whole(error)
-            refusal = Refusal(gap_of(error.value), f"nvmlDeviceGetFieldValues: {error}")
-            return [(way, refusal) for way in wanted]
-        now = self._clock()
-        numbers = {pair: _number(value, pair[0]) for pair, value in values.items()}
-        return [(way, self._outcome(way, pairs, numbers, now)) for way, pairs in wanted.items()]
+            return dict.fromkeys(ids, Refusal(gap_of(error.value), f"nvmlDeviceGetFieldValues: {error}"))
+        return {pair: _number(value, pair[0]) for pair, value in zip(ids, values, strict=True)}
 
     def _pairs(self, way: Batched) -> tuple[Pair, ...]:
         if isinstance(way, FieldValue):
@@ -129,6 +137,10 @@ class FieldValues:
                 outcome = (total - before.total) * rate.factor / seconds
         self._counters[rate] = _Counter(total, now, outcome)
         return outcome
+
+
+def _chunks(ids: list[Pair]) -> list[list[Pair]]:
+    return [ids[first : first + MOST] for first in range(0, len(ids), MOST)]
 
 
 def _number(value: Any, nvml_id: int) -> Outcome:  # noqa: ANN401 - c_nvmlFieldValue_t

@@ -16,6 +16,7 @@ from otelgpu.fields import Field, Kind
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources.simulated.answers import BOARD, FACTS, NO_VALUE, SLICE, UNKNOWN, Need
 from otelgpu.sources.simulated.gpu import Gpu, Now, Slice, SliceNow, gpus, now
+from otelgpu.sources.simulated.links import LINKS
 from otelgpu.sources.simulated.models import DRIVER_VERSION, NVML_VERSION
 from otelgpu.sources.simulated.spec import SpecError, parse_spec
 
@@ -36,7 +37,7 @@ class _Plan(NamedTuple):
 class SimulatedSource:
     """A Source whose GPUs are closed formulas. Raise SpecError when *spec* is wrong."""
 
-    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, SLICE))
+    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE))
 
     def __init__(
         self,
@@ -95,8 +96,9 @@ class SimulatedSource:
 
 def _plan(gpu: Gpu, wanted: tuple[Field, ...]) -> _Plan:
     instances = tuple(piece.device for piece in gpu.slices) if gpu.mig else ()
+    rows = {**BOARD, **LINKS}
     facts = tuple(chain.from_iterable(_facts(gpu, field, instances) for field in wanted if field.id in FACTS))
-    board = tuple((field, BOARD[field.id]) for field in wanted if field.id in BOARD)
+    board = tuple((field, rows[field.id]) for field in wanted if field.id in rows)
     slices = tuple((field, SLICE[field.id]) for field in wanted if field.id in SLICE)
     return _Plan(
         gpu,
