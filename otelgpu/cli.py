@@ -121,6 +121,24 @@ def _fields(config: Config, form: str) -> int:
     return 0
 
 
+def _doctor(config: Config, form: str) -> int:
+    from dataclasses import asdict
+
+    from otelgpu.doctor import Verdict, examine
+    from otelgpu.tables import json_text
+
+    _log(config, level="critical")  # what is wrong is said in the findings
+    findings = []
+    for finding in examine(config, os.environ):
+        findings.append(finding)
+        if form == "text":
+            advice = f"\n{'':21}{one_line(finding.advice)}" if finding.advice else ""
+            _write(f"{finding.verdict:8} {finding.topic:11} {one_line(finding.text)}{advice}\n")
+    if form == "json":
+        _write(json_text([asdict(finding) for finding in findings]))
+    return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
+
+
 class _Program(click.Group):
     """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
 
@@ -140,6 +158,7 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "serve": (_serve, (), "Serve the pages until stopped; what `otelgpu` alone does."),
     "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
     "devices": (_devices, ("table", "json"), "Print the GPUs and MIG instances, and which of them answer."),
+    "doctor": (_doctor, ("text", "json"), "Check everything that has to be right, and say what is not and what helps."),
     "fields": (_fields, ("table", "json"), "Print the fields that can be asked for, and who answers them."),
 }
 
@@ -173,7 +192,9 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
     is_look = bool(forms)
     if is_look:
         parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
-    idle = ("server.", "otlp.", "embed.") if is_look else ("embed.",)  # sections that this command has no use for
+    idle = (
+        ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
+    )  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     return Command(name, call, parameters=parameters, hidden=idle, names=_COMMANDS, meaning=meaning, epilog=_EPILOG)
 

@@ -44,6 +44,7 @@ LAYERS = (
     ("service",),
     ("pull",),
     ("log", "tables", "reference", "usage"),
+    ("doctor",),
     ("cli",),
     ("__main__",),
 )
