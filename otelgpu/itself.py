@@ -73,6 +73,12 @@ def create_own_instruments(
     gauge("otelgpu.source_info", "", "What answers for the GPUs; always 1.", of_snapshot(_source_info))
     gauge("otelgpu.source_up", "", "Whether the driver answers at all: 1 or 0.", of_snapshot(_source_up))
     gauge("otelgpu.gpu_up", "", "Whether a GPU answered in the last sweep: 1 or 0.", of_snapshot(_gpu_up))
+    gauge(
+        "otelgpu.gpu.lost_timestamp",
+        "s",
+        "Since when a GPU has not answered, in seconds since the epoch, and why; absent while it answers.",
+        of_snapshot(_gpu_lost),
+    )
     gauge("otelgpu.gpus", "", "How many GPUs are in a state: up, or why they are not.", of_snapshot(_gpus))
     gauge(
         "otelgpu.missing",
@@ -142,6 +148,12 @@ def _source_up(snapshot: Snapshot) -> Observations:
 def _gpu_up(snapshot: Snapshot) -> Observations:
     for state in snapshot.states:
         yield Observation(int(state.up), _labels(state.device))
+
+
+def _gpu_lost(snapshot: Snapshot) -> Observations:
+    for state in snapshot.states:
+        if state.gap is not None:
+            yield Observation(state.since_unix, _labels(state.device) | {"gap": state.gap.value})
 
 
 def _gpus(snapshot: Snapshot) -> Observations:

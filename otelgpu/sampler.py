@@ -5,7 +5,7 @@ Rule 2: one sweep at a time; whoever wants a snapshot while one is under way wai
 Rule 3: a snapshot holds what its own sweep read and nothing older. A reader that cannot wait for the end of a sweep
         gets a glance at what is there; it is that reader's alone and changes nothing for the others.
 Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
-        while the source is not there, and after an XID (`look`).
+        while GPUs are not there that should be, and after an XID (`look`).
 """
 
 import logging
@@ -24,6 +24,7 @@ from otelgpu.sources import Source
 logger = logging.getLogger(__name__)
 
 LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
+OVERDUE = 1.0  # seconds after its deadline that a sweep may take before something is wrong with this process
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 
@@ -33,12 +34,14 @@ class Pace:
     """When to ask, in seconds. `interval` None: only when a reader wants a snapshot.
 
     `insists`: whether a driver that is not there is tried again and again, also while nobody wants a snapshot.
+    `expected`: so many GPUs have to answer, or this is not ready.
     """
 
     reuse: float = 1.0
     deadline: float = 2.0
     interval: float | None = None
     insists: bool = True
+    expected: int = 0
 
 
 class Sampler:
@@ -76,7 +79,6 @@ class Sampler:
         self._began_at: float | None = None  # the last one
         self._sweeping = False
         self._wanted = False
-        self._was_good = False
         self._pause = 0.0
         self._retry_at = 0.0
         self._look_at: float | None = None
@@ -140,13 +142,20 @@ class Sampler:
                 self._changed.notify_all()
 
     def why_not_ready(self) -> str | None:
-        """Say why there was no good sweep yet; None once there was one."""
-        if self._was_good:
-            return None
-        snapshot = self._snapshot
+        """Say why the last sweep was no good, or there is none; None while all is well. Nobody is waited for."""
+        snapshot, began = self._snapshot, self._began_at
         if snapshot is None:
             return "the first sweep is under way"
-        return snapshot.source_reason or "no GPU could be read yet"
+        if self._sweeping and began is not None and self._clock() - began > self._pace.deadline + OVERDUE:
+            return f"a sweep that began {self._clock() - began:.0f} s ago has not ended"
+        if not snapshot.source_up:
+            return snapshot.source_reason
+        up = sum(state.up for state in snapshot.states)
+        if up < self._pace.expected:
+            return f"{up} of the {self._pace.expected} expected GPUs answer"
+        if snapshot.states and not up:
+            return f"no GPU answers: {snapshot.states[0].reason}"
+        return None
 
     def why_not_alive(self) -> str | None:
         """Say why only a restart would help; None while all is well."""
@@ -203,7 +212,6 @@ class Sampler:
                 self._back_off(is_known=is_known)
                 if snapshot is not None:
                     self._snapshot = snapshot
-                    self._was_good = self._was_good or is_good(snapshot)
                 self._sweeping = False
                 self._glance = None
                 self._finished += 1
@@ -227,6 +235,8 @@ class Sampler:
     def _until_next(self) -> float | None:
         """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
         due = [] if self._look_at is None else [self._look_at]
+        if self._pace.insists and self._began_at is not None and self.why_not_ready() is not None:
+            due.append(self._began_at + LONGEST_PAUSE)  # or a pod that nobody scrapes would stay unready
         if self._pause and self._pace.insists:
             due.append(self._retry_at)
         elif self._pace.interval is not None and self._began_at is not None:
@@ -262,8 +272,3 @@ class Sampler:
         if self._limit.stopped:
             return None, True  # cut short: whoever has not answered is not late
         return snapshot_of(outcome), outcome.is_known
-
-
-def is_good(snapshot: Snapshot) -> bool:
-    """Whether something could be read, or there is nothing to read."""
-    return snapshot.source_up and (not snapshot.states or any(state.up for state in snapshot.states))

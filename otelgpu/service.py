@@ -80,7 +80,7 @@ class Pipeline:
         self.sampler = Sampler(
             source,
             read,
-            pace=Pace(config.sampling.reuse, config.sampling.deadline, config.sampling.interval),
+            pace=_pace(config),
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
@@ -121,12 +121,9 @@ class Pipeline:
             self.config,
             resource=resource,
             owners=self.attribution.owners,
-            look=self._look,
+            look=lambda: self.sampler.look(),  # which is built after who calls it
             codes=not tells_xids(self.config),
         )
-
-    def _look(self) -> None:
-        self.sampler.look()  # which is built after who calls this
 
     def _description(self) -> WayOut | None:
         """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""
@@ -274,6 +271,11 @@ def serve(
         logging.shutdown()
         os._exit(0)
     return 0
+
+
+def _pace(config: Config) -> Pace:
+    sampling = config.sampling
+    return Pace(sampling.reuse, sampling.deadline, sampling.interval, expected=config.server.expected_gpus)
 
 
 def _reader(

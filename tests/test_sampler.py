@@ -501,6 +501,43 @@ def test_the_number_of_the_identity_changes_with_what_is_joined(bench: Callable[
     assert running.look().identity == fourth
 
 
+def test_what_is_not_ready_looks_again_by_itself(bench: Callable[..., Bench]) -> None:
+    """A pod that nobody scrapes would else stay unready after its GPUs are back; one that is ready asks nothing."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, expected=2))
+    running.script.watts[1] = DeviceDownError(Gap.LOST, "lost")
+    running.look()
+    assert running.sampler.why_not_ready() == "1 of the 2 expected GPUs answer"
+    running.script.watts.clear()
+    running.clock.turn(LONGEST_PAUSE - 1)
+    assert running.sampler.sweeps == 2
+    running.clock.turn(1)
+    running.swept(3)
+    until(lambda: running.sampler.why_not_ready() is None, "ready")
+    running.clock.turn(10 * LONGEST_PAUSE)
+
+    assert running.sampler.sweeps == 3
+
+
+def test_a_sweep_that_does_not_end_is_told_of(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler's thread itself hangs: no driver can do that, so it is a defect, and to be seen from outside."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    gate, entered = threading.Event(), threading.Event()
+
+    def stuck(*_: object, **__: object) -> None:
+        entered.set()
+        assert gate.wait(LIMIT)
+
+    monkeypatch.setattr(running.sampler._assembler, "snapshot", stuck)  # noqa: SLF001
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(running.sampler.refresh)
+        assert entered.wait(LIMIT)
+        assert running.sampler.why_not_ready() is None
+        running.clock.turn(10)
+        assert running.sampler.why_not_ready() == "a sweep that began 10 s ago has not ended"
+        monkeypatch.undo()
+        gate.set()
+
+
 def test_since_when_a_gpu_is_down_stays(bench: Callable[..., Bench]) -> None:
     """The time of the first sweep without it, until it is back."""
     running = bench(pace=Pace(reuse=0, deadline=2.0))

@@ -352,8 +352,23 @@ def test_it_is_not_ready_before_a_gpu_could_be_read(tmp_path: Path) -> None:
         served.page()
         after = served.get("/readyz")
 
-    assert (before.status, before.text) == (503, "no GPU could be read yet\n")
+    assert (before.status, before.text) == (503, "no GPU answers: it cannot be opened: Unknown Error\n")
     assert after.status == 200
+
+
+def test_it_is_ready_while_the_expected_gpus_answer(tmp_path: Path) -> None:
+    """A node that has lost one of its GPUs is to be seen by whoever schedules work; one GPU less is else no reason."""
+    with serving(models.h100(2), tmp_path, "--reuse", "0", "--expected-gpus", "2") as served:
+        served.page()
+        whole = served.get("/readyz")
+        models.h100(2).with_gpu(1, lost=True).write(served.scenario)
+        served.page()
+        short = served.get("/readyz")
+        alive = served.get("/healthz").status
+
+    assert whole.status == 200
+    assert (short.status, short.text) == (503, "1 of the 2 expected GPUs answer\n")
+    assert alive == 200  # a restart would bring nothing back
 
 
 @pytest.mark.parametrize("timeout", ["", "soon", "-1", "0", "nan", "inf", "-inf", "1e999", "5, 5", "0x10"])

@@ -44,6 +44,11 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=1, le=10000),
         _about("More requests than this at the same time are answered with 503."),
     ] = 40
+    expected_gpus: Annotated[
+        int,
+        Meta(ge=0, le=256),
+        _about("`/readyz` answers 503 while fewer GPUs than this answer.", flag="--expected-gpus"),
+    ] = 0
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

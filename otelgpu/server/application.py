@@ -192,7 +192,7 @@ class Alive(_Plain):
 
 
 class Ready(_Plain):
-    """/readyz: whether there has been a good sweep."""
+    """/readyz: whether the last sweep was good; nobody waits for the driver here."""
 
     def get(self) -> None:
         problem = self.site.is_ready()
