@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from otelgpu.fields import Field
 from otelgpu.limit import Limit
 from otelgpu.model import Device, Snapshot
-from otelgpu.rounds import Outcome, Rounds
+from otelgpu.rounds import Rounds
+from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
 LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
+RELEASED = "it was let go of, as somebody asked; SIGUSR2 or POST /-/resume takes it again"
 OVERDUE = 1.0  # seconds after its deadline that a sweep may take before something is wrong with this process
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
@@ -78,6 +80,8 @@ class Sampler:
         self._finished = 0  # sweeps
         self._began_at: float | None = None  # the last one
         self._sweeping = False
+        self._is_released = False
+        self._held_by: str | None = None  # why it could not be let go of
         self._wanted = False
         self._pause = 0.0
         self._retry_at = 0.0
@@ -140,6 +144,22 @@ class Sampler:
             if self._look_at is None:
                 self._look_at = max(self._clock(), (self._began_at or 0.0) + LOOK)
                 self._changed.notify_all()
+
+    def release(self) -> str | None:
+        """Let go of the driver until `resume`; say why not, where it does not let go. Blocks for two deadlines."""
+        with self._changed:
+            self._is_released, self._held_by = True, "a sweep has not ended"
+            before = self._finished + self._sweeping  # what is under way does not know of it
+            self._wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._finished > before, 2 * self._pace.deadline + GRACE)
+            return self._held_by
+
+    def resume(self) -> None:
+        """Take the driver again; returns at once."""
+        with self._changed:
+            self._is_released, self._wanted = False, True
+            self._changed.notify_all()
 
     def why_not_ready(self) -> str | None:
         """Say why the last sweep was no good, or there is none; None while all is well. Nobody is waited for."""
@@ -268,7 +288,12 @@ class Sampler:
             self._glance = snapshot_of(outcome, is_glance=True)
             self._changed.notify_all()
 
-        outcome = self._rounds.ask(look)
+        outcome = self._let_go() if self._is_released else self._rounds.ask(look)
         if self._limit.stopped:
             return None, True  # cut short: whoever has not answered is not late
         return snapshot_of(outcome), outcome.is_known
+
+    def _let_go(self) -> Outcome:
+        self._held_by = self._rounds.release()
+        reason = RELEASED if self._held_by is None else f"{RELEASED}; it does not let go: {self._held_by}"
+        return Outcome(reason, is_known=True, states=[], samples=[])

@@ -7,6 +7,7 @@ Rule 3: when the driver holds a thread at the end the process leaves without it:
 
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
+from otelgpu.server.driver import Holding
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
@@ -77,10 +79,11 @@ class Pipeline:
         if config.disabled:
             logger.warning("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed")
         choice = Choice(config)
+        sampling = config.sampling.reuse, config.sampling.deadline, config.sampling.interval
         self.sampler = Sampler(
             source,
             read,
-            pace=_pace(config),
+            pace=Pace(*sampling, expected=config.server.expected_gpus),
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
@@ -121,7 +124,7 @@ class Pipeline:
             self.config,
             resource=resource,
             owners=self.attribution.owners,
-            look=lambda: self.sampler.look(),  # which is built after who calls it
+            look=lambda: self.sampler.look(),  # noqa: PLW0108 - built after who calls it
             codes=not tells_xids(self.config),
         )
 
@@ -172,6 +175,7 @@ class Pipeline:
             is_alive=lambda: self.sampler.why_not_alive() or why_no_thread(),
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
+            driver=Holding(self.sampler.release, self.sampler.resume, executor),
         )
 
     def _answered(self, code: int, seconds: float) -> None:
@@ -263,6 +267,8 @@ def serve(
         pipeline = Pipeline(config, os.environ if environ is None else environ)
         listen = enumerate(config.server.listen)
         sockets = bound_all((address, config.origin("server.listen", i)) for i, address in listen)
+        signals.take(signal.SIGUSR1, pipeline.sampler.release)
+        signals.take(signal.SIGUSR2, pipeline.sampler.resume)
         life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)
@@ -271,11 +277,6 @@ def serve(
         logging.shutdown()
         os._exit(0)
     return 0
-
-
-def _pace(config: Config) -> Pace:
-    sampling = config.sampling
-    return Pace(sampling.reuse, sampling.deadline, sampling.interval, expected=config.server.expected_gpus)
 
 
 def _reader(

@@ -33,7 +33,7 @@ LAYERS = (
     ("events",),
     ("config",),
     ("sources",),
-    ("limit", "worker", "roster", "snapshots", "rounds"),
+    ("limit", "worker", "slots", "roster", "snapshots", "rounds"),
     ("sampler",),
     ("instruments", "itself"),
     ("attribution",),

@@ -439,7 +439,7 @@ def leak(*_):
 def mend(*_):
     while leaked:
         os.close(leaked.pop())
-signal.signal(signal.SIGUSR1, leak)
+signal.signal(signal.SIGRTMIN, leak)
 signal.signal(signal.SIGUSR2, mend)
 """
 
@@ -454,7 +454,7 @@ def test_descriptors_used_up_from_outside_are_got_over(tmp_path: Path, naming: s
         pid = served.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, hard))
-        served.process.send_signal(signal.SIGUSR1)
+        served.process.send_signal(signal.SIGRTMIN)
         until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == 128, "a leak")
         replies = [served.get().status for _ in range(3)]
         with ExitStack() as stack:

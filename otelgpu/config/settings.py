@@ -45,9 +45,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("More requests than this at the same time are answered with 503."),
     ] = 40
     expected_gpus: Annotated[
-        int,
-        Meta(ge=0, le=256),
-        _about("`/readyz` answers 503 while fewer GPUs than this answer.", flag="--expected-gpus"),
+        int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
     ] = 0
 
 
@@ -263,13 +261,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     embed: Embed = Embed()
     log: Log = Log()
 
-    # No setting (it has no meaning for the user): the places that values came from, for later messages. A key, or
-    # KEY[1] for an entry of a list, to "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse" or "default".
+    # No setting: the places that values came from, by key, or KEY[1] for an entry of a list: "otelgpu.yaml:7".
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    # No settings either: what OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER name (() when it is not set), where log
-    # events are sent when that is not where the metrics are (OTEL_EXPORTER_OTLP_LOGS_*; their places are those of
-    # "logs.KEY"), whether OTEL_SDK_DISABLED, and the file that OTEL_CONFIG_FILE names.
+    # No settings either, but what OTEL_* variables say. `logs`: where log events are sent when that is not where the
+    # metrics are; the places of its values are those of "logs.KEY".
     exporters: tuple[str, ...] = ()
     log_exporters: tuple[str, ...] = ()
     logs: Otlp | None = None
