@@ -440,7 +440,7 @@ def mend(*_):
     while leaked:
         os.close(leaked.pop())
 signal.signal(signal.SIGRTMIN, leak)
-signal.signal(signal.SIGUSR2, mend)
+signal.signal(signal.SIGRTMAX, mend)
 """
 
 
@@ -465,7 +465,7 @@ def test_descriptors_used_up_from_outside_are_got_over(tmp_path: Path, naming: s
             answered = _status_of(waiting[-1])
             threading.Event().wait(1.0)  # nothing happens: that is what is measured
             burnt = _cpu_seconds(pid) - before
-        served.process.send_signal(signal.SIGUSR2)
+        served.process.send_signal(signal.SIGRTMAX)
         until(lambda: served.logged("can be accepted again") == 1, "an end")
         replies += [served.get().status for _ in range(3)]
         code = served.stop()
