@@ -91,6 +91,7 @@ class Assembler:
         With *is_glance* that of a sweep that goes on: a GPU that has no state yet keeps the one it had.
         """
         if not is_glance:
+            self._forget()
             self._log_source(facts, reason)
         single, twins = self._roster.without_twins(samples, is_glance=is_glance)
         settled = self._roster.settled([*states, *twins], reason, times.started_unix, is_glance=is_glance)
@@ -197,6 +198,14 @@ class Assembler:
         if fault in self._impossible:
             self._impossible.discard(fault)
             logger.info("%s: %s can be true again", device.uuid, field.name)
+
+    def _forget(self) -> None:
+        """Forget the faults of instances that were gone in the last sweep: new ones come without end."""
+        if not self._impossible and not self._twins:
+            return
+        there = self._last.keys() | {instance.uuid for last in self._last.values() for instance in last.instances}
+        self._impossible = {fault for fault in self._impossible if fault[1] in there}
+        self._twins &= there
 
     def _identity_of(self, states: Sequence[GpuState], series: object, labels: object) -> int:
         identified = (tuple(state.device for state in states), series, labels)
