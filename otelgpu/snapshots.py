@@ -95,6 +95,7 @@ class Assembler:
             self._log_source(facts, reason)
         single, twins = self._roster.without_twins(samples, is_glance=is_glance)
         settled = self._roster.settled([*states, *twins], reason, times.started_unix, is_glance=is_glance)
+        single = _of_up(single, settled)
         answered = {sample.device.uuid for sample in single}
         silent = [state for state in settled if state.device.uuid and state.device.uuid not in answered]
         ordered = sorted(
@@ -231,6 +232,12 @@ def series_key(device: Device, attributes: Attributes) -> SeriesKey:
     """
     name = device.gpu_uuid if device.instance_id is None else f"{device.gpu_uuid}/{device.instance_id}"
     return name if not attributes else f"{name}{attributes}"
+
+
+def _of_up(samples: Iterable[Sample], states: Iterable[GpuState]) -> list[Sample]:
+    """Leave out what a GPU that was down, or is new, has begun to answer at a glance: it is not shown as up yet."""
+    up = {state.device.uuid for state in states if state.up}
+    return [sample for sample in samples if sample.device.uuid in up]
 
 
 def _rows(sample: Sample, texts: Mapping[str, Sequence[tuple[Field, str]]]) -> dict[str, Rows]:
