@@ -91,9 +91,11 @@ class Assembler:
         With *is_glance* that of a sweep that goes on: a GPU that has no state yet keeps the one it had.
         """
         if not is_glance:
+            self._forget()
             self._log_source(facts, reason)
         single, twins = self._roster.without_twins(samples, is_glance=is_glance)
         settled = self._roster.settled([*states, *twins], reason, times.started_unix, is_glance=is_glance)
+        single = _of_up(single, settled)
         answered = {sample.device.uuid for sample in single}
         silent = [state for state in settled if state.device.uuid and state.device.uuid not in answered]
         ordered = sorted(
@@ -198,6 +200,14 @@ class Assembler:
             self._impossible.discard(fault)
             logger.info("%s: %s can be true again", device.uuid, field.name)
 
+    def _forget(self) -> None:
+        """Forget the faults of instances that were gone in the last sweep: new ones come without end."""
+        if not self._impossible and not self._twins:
+            return
+        there = self._last.keys() | {instance.uuid for last in self._last.values() for instance in last.instances}
+        self._impossible = {fault for fault in self._impossible if fault[1] in there}
+        self._twins &= there
+
     def _identity_of(self, states: Sequence[GpuState], series: object, labels: object) -> int:
         identified = (tuple(state.device for state in states), series, labels)
         if identified != self._identified:
@@ -222,6 +232,12 @@ def series_key(device: Device, attributes: Attributes) -> SeriesKey:
     """
     name = device.gpu_uuid if device.instance_id is None else f"{device.gpu_uuid}/{device.instance_id}"
     return name if not attributes else f"{name}{attributes}"
+
+
+def _of_up(samples: Iterable[Sample], states: Iterable[GpuState]) -> list[Sample]:
+    """Leave out what a GPU that was down, or is new, has begun to answer at a glance: it is not shown as up yet."""
+    up = {state.device.uuid for state in states if state.up}
+    return [sample for sample in samples if sample.device.uuid in up]
 
 
 def _rows(sample: Sample, texts: Mapping[str, Sequence[tuple[Field, str]]]) -> dict[str, Rows]:

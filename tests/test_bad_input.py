@@ -23,6 +23,7 @@ from otelgpu.snapshots import Assembler, Times
 from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_architecture
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
+from tests.fakenvml.everything import everything
 from tests.harness import Node, refused, series, serving, until, values
 
 Start = Callable[..., Node]
@@ -34,6 +35,7 @@ COPY_UTIL = "DCGM_FI_DEV_MEM_COPY_UTIL"
 ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 DROPPED = "otelgpu_values_dropped_total"
 UNKNOWN, LOST = 999, 15
+NVLINK_COUNT = 91  # field id
 
 
 def samples_of(page: str, name: str) -> list[Mapping[str, str]]:
@@ -350,6 +352,17 @@ def test_places_for_instances_that_cannot_be_true_change_nothing(node: Start, pl
     odd = node(models.h100_mig().with_gpu(0, answers={"nvmlDeviceGetMaxMigDeviceCount": places})).page()
 
     assert series(odd) == series(page)
+
+
+@pytest.mark.parametrize("links", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_number_of_links_that_cannot_be_true_changes_nothing(node: Start, links: float) -> None:
+    """It says which links are asked, and is shown nowhere: it must not take the GPU along."""
+    usual = node(everything(), fields=("all",)).page()
+    odd = everything().with_gpu(0, fields={NVLINK_COUNT: Typed("f64", links)})
+    page = node(odd, fields=("all",)).page()
+
+    assert names(page) == names(usual)
+    assert len(series(page)) == len(series(usual))
 
 
 def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: pytest.LogCaptureFixture) -> None:

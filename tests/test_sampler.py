@@ -255,6 +255,31 @@ def test_a_glance_shows_no_value_of_a_gpu_that_has_not_answered(bench: Callable[
     assert {(gap.device.index, gap.gap) for gap in glance.missing} >= {(1, Gap.TIMEOUT)}
 
 
+def test_a_glance_shows_no_value_of_a_gpu_that_is_not_up(bench: Callable[..., Bench]) -> None:
+    """One that was down, or is new, and has only begun to answer: its values would stand beside `gpu_up 0`, or none."""
+    running = bench(pace=Pace(reuse=0, deadline=1000))
+    running.script.watts[1] = DeviceDownError(Gap.LOST, "lost")
+    running.look()
+    running.script.watts.clear()
+    running.script.gpus = 3
+    running.script.begun |= {1: 77.0, 2: 78.0}
+    gates = [running.script.shut(slot) for slot in (1, 2)]
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(running.look)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        until(lambda: running.shows(0), "the one that is up has answered")
+        glance = running.sampler.refresh(0.0)
+        for gate in gates:
+            gate.set()
+        snapshot = patient.result(LIMIT)
+
+    assert glance is not None
+    assert [state.up for state in glance.states] == [True, False]
+    assert glance.numbers[155] == {"GPU-0": 100.0}
+    assert set(snapshot.numbers[155]) == {"GPU-0", "GPU-1", "GPU-2"}
+
+
 def test_a_gpu_that_always_answers_late_shows_what_it_answers_in_time(
     bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from otelgpu.config.words import UnknownWordError
 _ADDRESS = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _DIGITS = re.compile(r"[0-9]+")
+_LONGEST_LABEL = 63  # characters between the dots of a host name; socket.getaddrinfo raises UnicodeError beyond that
 _LONGEST_PORT = 5
 _HIGHEST_PORT = 65535
 _LONGEST_UNIX_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
@@ -53,6 +54,8 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
     elif host and not _is_host(host):
         raise ValueError(_ADDRESS)
+    else:
+        _check_labels(host)
     if not (_DIGITS.fullmatch(port) and len(port) <= _LONGEST_PORT and int(port) <= _HIGHEST_PORT):
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}")
     return Address(host=host, port=int(port))
@@ -215,6 +218,7 @@ def parse_endpoint(text: str) -> str:
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0 or not text.isprintable() or " " in text:
         raise ValueError(_ENDPOINT)
+    _check_labels(url.hostname)
     return text
 
 
@@ -251,6 +255,12 @@ def _ipv6(text: str) -> str:
     except (OSError, ValueError):  # ValueError: a NUL inside
         pass
     raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
+
+
+def _check_labels(host: str) -> None:
+    """Raise ValueError for a host name that no resolver takes: with two dots in a row, or a part that is too long."""
+    if any(not 0 < len(label) <= _LONGEST_LABEL for label in host.removesuffix(".").split(".") if host):
+        raise ValueError(f"a host name has 1 to {_LONGEST_LABEL} characters between two dots")
 
 
 def _is_host(text: str) -> bool:

@@ -279,6 +279,10 @@ def test_every_other_layer_goes_over_them(tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4318"}, 'expected http://HOST:PORT or https://HOST:PORT, got "c:4318"'),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://c"}, 'expected http://HOST:PORT or https://HOST:PORT, got "ftp://c"'),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:x"}, 'a port is 0 to 65535, got "http://c:x"'),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a..b:4318"},
+            'a host name has 1 to 63 characters between two dots, got "http://a..b:4318"',
+        ),
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "fast"}, 'expected a number of seconds, got "fast"'),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "1m"}, 'expected a number of milliseconds, got "1m"'),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "1"}, 'expected 0.01 to 86400 seconds, got "1"'),
