@@ -5,6 +5,7 @@ Rule 2: every answer is looked at. The stock exporter is not used for sending, b
         Retry-After, tries again on its own within one call, and takes a partial success for a success.
 """
 
+import contextlib
 import email.utils
 import gzip
 import time
@@ -18,6 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otelgpu import __version__
 from otelgpu.config.words import shown
 from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused
+from otelgpu.export.push.within import BoundedAdapter
 
 RETRYABLE = frozenset((429, 502, 503, 504))  # as the OTLP specification says; everything else is for good
 MOST_ANSWER = 64 * 1024  # bytes of an answer that are read
@@ -42,6 +44,8 @@ class HttpSender:
         self._compression = compression
         self._wall = wall
         self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, BoundedAdapter())
         self._verify = verify
         self._client = client
         self._session.headers["User-Agent"] = f"otelgpu/{__version__} {requests.utils.default_user_agent()}"
@@ -110,12 +114,13 @@ class HttpSender:
 
 
 def _content(answer: requests.Response, until: float) -> bytes:
-    """Read the beginning of an answer. One that trickles in is given up: its status has been seen."""
+    """Read the beginning of an answer. One that trickles in or breaks off is given up: its status has been seen."""
     content = b""
-    for piece in answer.iter_content(4096):
-        content += piece
-        if len(content) >= MOST_ANSWER or time.monotonic() > until:
-            break
+    with contextlib.suppress(requests.RequestException, OSError):
+        for piece in answer.iter_content(4096):
+            content += piece
+            if len(content) >= MOST_ANSWER or time.monotonic() > until:
+                break
     return content
 
 
