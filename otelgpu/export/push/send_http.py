@@ -11,6 +11,7 @@ import gzip
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
@@ -39,7 +40,8 @@ class HttpSender:
         client: tuple[str, str] | str | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.place = url
+        self.place = _without_secrets(url)
+        self._url = url
         self._timeout = timeout
         self._compression = compression
         self._wall = wall
@@ -60,7 +62,7 @@ class HttpSender:
         body = self._body(payload)
         try:
             with self._session.post(
-                self.place,
+                self._url,
                 data=body,
                 timeout=self._timeout,
                 allow_redirects=False,
@@ -111,6 +113,12 @@ class HttpSender:
             return max(email.utils.parsedate_to_datetime(text).timestamp() - self._wall(), 0.0)
         except (ValueError, OverflowError):
             return None
+
+
+def _without_secrets(url: str) -> str:
+    """Leave away what may be a password: messages name the place."""
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _content(answer: requests.Response, until: float) -> bytes:
