@@ -133,7 +133,7 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 10.0
     compression: Annotated[
         Literal["gzip", "deflate", "none"],
-        _about("How batches are compressed: `gzip`, `deflate` (HTTP only) or `none`."),
+        _about("How batches are compressed: `gzip`, `deflate` or `none`."),
     ] = "gzip"
     certificate: Annotated[str, _about("File of the authorities that may vouch for the collector.", word="FILE")] = ""
     client_certificate: Annotated[str, _about("File of the certificate to show to the collector.", word="FILE")] = ""

@@ -204,6 +204,12 @@ def check_header_name(name: str) -> None:
         raise ValueError("a header name is letters, digits and -")
 
 
+def check_header_text(text: str) -> None:
+    """Raise ValueError unless a header can hold this text; the message does not show it."""
+    if text != text.strip() or not text.isascii() or not text.isprintable():
+        raise ValueError("the text of a header is printable ASCII, without blanks at its ends")
+
+
 _ENDPOINT = "expected http://HOST:PORT or https://HOST:PORT"
 
 
@@ -211,13 +217,18 @@ def parse_endpoint(text: str) -> str:
     """Check the URL of a collector; "" is none."""
     if not text:
         return text
-    url = urlsplit(text)
+    try:
+        url = urlsplit(text)
+    except ValueError:  # brackets that hold no IPv6 address
+        raise ValueError(_ENDPOINT) from None
     try:
         port = url.port
     except ValueError:
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0 or not text.isprintable() or " " in text:
         raise ValueError(_ENDPOINT)
+    if "#" in text:
+        raise ValueError(f"{_ENDPOINT}, and no #")
     _check_labels(url.hostname)
     return text
 
