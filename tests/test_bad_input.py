@@ -357,9 +357,9 @@ def test_places_for_instances_that_cannot_be_true_change_nothing(node: Start, pl
 @pytest.mark.parametrize("links", [float("nan"), float("inf"), -1.0, 1e300])
 def test_a_number_of_links_that_cannot_be_true_changes_nothing(node: Start, links: float) -> None:
     """It says which links are asked, and is shown nowhere: it must not take the GPU along."""
-    usual = node(everything(), fields=("all",)).page()
+    usual = node(everything(), fields=("all",)).settled_page()
     odd = everything().with_gpu(0, fields={NVLINK_COUNT: Typed("f64", links)})
-    page = node(odd, fields=("all",)).page()
+    page = node(odd, fields=("all",)).settled_page()
 
     assert names(page) == names(usual)
     assert len(series(page)) == len(series(usual))
