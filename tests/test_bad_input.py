@@ -5,6 +5,7 @@ Rule 2: a driver's nonsense is seen from the page: what was dropped, what is sti
 """
 
 import csv
+import os
 import shutil
 import socket
 import subprocess
@@ -180,6 +181,20 @@ def test_a_node_without_gpus_is_no_error(tmp_path: Path) -> None:
 
     assert values(page, "otelgpu_source_up", "source") == {"nvml": 1}
     assert series(page) == []
+
+
+def test_a_library_that_never_loads_keeps_only_its_thread(tmp_path: Path) -> None:
+    """The folder that the driver is mounted from may hang: the page says so in time, and a signal ends the process."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    os.mkfifo(folder / SONAME)  # opened for reading it waits for a writer, for ever
+    environ = {"LD_LIBRARY_PATH": str(folder)}
+    with serving(models.h100(), tmp_path, "--deadline", "0.3", environ=environ) as served:
+        page = served.page()
+        code = served.stop()
+
+    assert values(page, "otelgpu_source_up", "source") == {"nvml": 0}
+    assert code == 0
 
 
 def test_auto_waits_for_the_driver(tmp_path: Path) -> None:

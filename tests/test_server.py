@@ -306,6 +306,25 @@ def test_clients_that_do_not_read_shut_nobody_out(tmp_path: Path) -> None:
         assert served.get().status == 200
 
 
+def test_clients_that_do_not_read_share_one_page_in_memory(tmp_path: Path) -> None:
+    """The page of a large node has megabytes: a copy for each of them would be the end of a small container."""
+    flags = ("--reuse", "30", "--expire", "30", "--label", f"note={'x' * 20_000}")
+    with serving(models.crowd(), tmp_path, *flags) as served, ExitStack() as stack:
+        page = served.page()
+        before = values(served.page(), "otelgpu_process_resident_memory_bytes")[""]
+        for _ in range(40):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(LIMIT)
+            sock.connect((served.host, served.port))
+            sock.sendall(REQUEST)
+            assert sock.recv(1) == b"H"
+        after = values(served.page(), "otelgpu_process_resident_memory_bytes")[""]
+
+    assert len(page) > 8_000_000  # of which the kernel takes 4 MB for each
+    assert after - before < 10 * len(page)
+
+
 def test_the_scrapers_timeout_shortens_the_wait(tmp_path: Path) -> None:
     """Prometheus gets the other GPUs before it gives up, also when its timeout is shorter than our deadline."""
     with serving(models.h100(2), tmp_path, "--reuse", "0", "--deadline", "30") as served:

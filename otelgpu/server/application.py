@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _AUTHORITY = re.compile(r"https?://[^/]+", re.IGNORECASE | re.ASCII)
 SEND = 30.0  # seconds a client may take to read its page; nobody's memory is held for longer
+LARGE = 64 * 1024  # bytes of a page; below, one packet more is worse than a copy
 
 
 class Load:
@@ -120,6 +121,10 @@ class Metrics(_Here):
     async def _send(self, body: bytes) -> None:
         """Answer, and hang up on a client that does not read."""
         stream = cast(HTTP1Connection, self.request.connection).stream
+        if len(body) > LARGE:
+            # On their own: sent together with its headers, a page would be copied for each client that reads slowly.
+            self.set_header("Content-Length", str(len(body)))
+            self.flush()
         self.finish(body)
         try:
             # Not what `finish` returns: that never comes about when the client leaves (tornado 6.6).
