@@ -1,9 +1,9 @@
 """The thread that sends: one batch after the other, in order, until each is delivered or refused.
 
 Rule 1: only the front of the buffer is sent; while a collector does not take it everything behind it waits.
-Rule 2: a collector that says when to come back is taken at its word (from FIRST_PAUSE, since "at once" is what a date
-        says that went by on another clock, up to LONGEST_ASKED); else the pause doubles from
-        one attempt to the next, give or take a fifth, so that a thousand nodes do not come back in step.
+Rule 2: a collector that says when to come back is taken at its word, up to LONGEST_ASKED and from FIRST_PAUSE: "at
+        once" may be a date on another clock. Else the pause doubles from one attempt to the next, give or take a
+        fifth, so that a thousand nodes do not come back in step.
 Rule 3: a fault is logged when it appears and when it clears, never per attempt.
 Rule 4: the thread never dies, and never keeps the process: it is a daemon, and `stop` waits only as long as it is told.
 """
