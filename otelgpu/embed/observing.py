@@ -14,6 +14,7 @@ from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
+from otelgpu.errors import ConfigError
 from otelgpu.export.status import also_read
 from otelgpu.fields import Field, Kind, find
 from otelgpu.fields.process import PROCESS_FIELDS
@@ -72,6 +73,8 @@ def begin(
     engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process, also=also)
     session = Session(engine, fields, has_status=has_status)
     provider = get_meter_provider() if meter_provider is None else meter_provider
+    if not isinstance(provider, MeterProvider):
+        raise ConfigError([f"meter_provider: expected a MeterProvider, got {type(provider).__name__}"])
     with REGISTRY.lock:
         registration = REGISTRY.of(provider)
         if registration.session is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import Config, Flag, load
+from otelgpu.config.words import shown
 from otelgpu.errors import ConfigError
 from otelgpu.export.push.setup import is_grpc, make_sender, url_of
 from otelgpu.export.push.signals import LOGS, METRICS, Signal
@@ -33,11 +34,13 @@ def _problems(environ: Mapping[str, str]) -> list[str]:
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "a whole number"),
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "٣", "a whole number"),
         ("OTEL_PYTHON_CONTEXT", "bogus", "contextvars_context"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,c=\udcff", "text in UTF-8"),
+        ("OTEL_SERVICE_NAME", "\udcff", "text in UTF-8"),
     ],
 )
 def test_what_the_sdk_would_stumble_over_is_told_before(variable: str, text: str, expected: str) -> None:
     """These end as a traceback of the SDK's otherwise; also where a file describes the SDK."""
-    line = f'{variable}: expected {expected}, got "{text}"'
+    line = f"{variable}: expected {expected}, got {shown(text)}"
 
     assert _problems({variable: text}) == [line]
     assert _problems({variable: text, "OTEL_CONFIG_FILE": "otel.yaml", "OTELGPU_NAMING": "x"})[-1] == line
