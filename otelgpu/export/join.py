@@ -73,7 +73,12 @@ OLD_OWNER_LABELS = tuple(
     for name, text in OWNER_LABELS
 )
 # Labels of a series that have a name of their own in OpenTelemetry's scheme.
-SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": f"{NVIDIA}link"}
+SERIES_ATTRIBUTES: Mapping[str, str] = {
+    "clock_event": f"{NVIDIA}clock.event",
+    "nvlink": f"{NVIDIA}link",
+    "window_size_in_ms": f"{NVIDIA}window.ms",
+    "xid": f"{NVIDIA}xid.code",
+}
 OWNER_ATTRIBUTES = (
     ("k8s.container.name", "container"),
     ("k8s.namespace.name", "namespace"),

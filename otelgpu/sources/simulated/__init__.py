@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
+from otelgpu.counts import Counting
 from otelgpu.fields import Field, Kind
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources.simulated.answers import BOARD, FACTS, NO_VALUE, SLICE, UNKNOWN, Need
+from otelgpu.sources.simulated.counted import COUNTED, counted
 from otelgpu.sources.simulated.gpu import Gpu, Now, Slice, SliceNow, gpus, now
 from otelgpu.sources.simulated.links import LINKS
 from otelgpu.sources.simulated.models import DRIVER_VERSION, NVML_VERSION
@@ -37,7 +39,7 @@ class _Plan(NamedTuple):
 class SimulatedSource:
     """A Source whose GPUs are closed formulas. Raise SpecError when *spec* is wrong."""
 
-    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE))
+    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED))
 
     def __init__(
         self,
@@ -45,9 +47,12 @@ class SimulatedSource:
         *,
         spec: str = "8xh100",
         seed: int = 0,
+        counting: Counting = Counting(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         wanted = tuple(fields)
+        self._counting = counting
+        self._counted = tuple(field for field in wanted if field.id in COUNTED)
         self._plans = tuple(_plan(gpu, wanted) for gpu in gpus(parse_spec(spec), seed))
         self._facts = SourceFacts(
             name="simulated",
@@ -77,6 +82,8 @@ class SimulatedSource:
         for piece, moment in zip(gpu.slices, board.slices, strict=True):
             owner = piece.device
             readings += [Reading(field, owner, take(moment)) for field, take in plan.slices]
+        if self._counted:
+            readings += counted(gpu, board.seconds, self._counted, self._counting)
         return Sample(device, plan.instances, (*plan.facts, *readings), plan.missing)
 
     def so_far(self, slot: int, reason: str) -> None:
