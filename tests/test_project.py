@@ -29,7 +29,7 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
-    ("throttle", "counts"),
+    ("throttle", "counts", "peers"),
     ("events",),
     ("config",),
     ("sources",),

@@ -37,6 +37,7 @@ from otelgpu.sources.nvml.events import Clock
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
+from otelgpu.sources.nvml.peers import P2P_STATUS, Peers
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
@@ -46,7 +47,8 @@ logger = logging.getLogger(__name__)
 GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
 INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
 INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
-NOT_ASKED = COUNTED | {XID_ERRORS}  # told by the driver, or counted
+BESIDE = COUNTED | {P2P_STATUS}  # the tables of questions
+NOT_ASKED = BESIDE | {XID_ERRORS}  # by a plan
 MOST_GPUS = 256  # far above any machine; each gets a thread
 REPLACED = "another thread looks after this slot by now"
 
@@ -54,7 +56,7 @@ REPLACED = "another thread looks after this slot by now"
 class NvmlSource:
     """Reads GPUs through libnvidia-ml. Nothing is loaded or asked before the first `count`."""
 
-    readable = READABLE | PROCESS_IDS | COUNTED
+    readable = READABLE | PROCESS_IDS | BESIDE
 
     def __init__(
         self,
@@ -69,13 +71,14 @@ class NvmlSource:
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
+        self._slots: dict[int, Slot] = {}
         self._counted = Counted(self._fields, counting, told, clock)
+        self._peers = Peers(self._fields, lambda: list(self._slots.values()), clock, slow_interval)
         self._connection = Connection(release=self._release, clock=clock)
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
         self._last_count: int | None = None
         self._is_absurd = False
-        self._slots: dict[int, Slot] = {}
         self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
         self._ticket = 0
 
@@ -140,7 +143,7 @@ class NvmlSource:
                 known = self._slots[slot]
                 if known.is_read:
                     raise DeviceDownError(Gap.TIMEOUT, REPLACED)
-                known.is_read = True
+                known.is_read, known.began = True, self._clock()
             try:
                 return self._sample(known)
             except DeviceDownError as error:
@@ -245,6 +248,7 @@ class NvmlSource:
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs
+        answers += self._peers.answers(known)  # last: it is the other GPUs that this may wait for
         return sample_of(known.device, there, answers)
 
     def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:

@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 from otelgpu.counts import Counting
 from otelgpu.fields import Field, Kind
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
+from otelgpu.peers import P2P_STATUS, pair
 from otelgpu.sources.simulated.answers import BOARD, FACTS, NO_VALUE, SLICE, UNKNOWN, Need
 from otelgpu.sources.simulated.counted import COUNTED, counted
 from otelgpu.sources.simulated.gpu import Gpu, Now, Slice, SliceNow, gpus, now
@@ -36,10 +37,13 @@ class _Plan(NamedTuple):
     missing: tuple[Missing, ...]
 
 
+P2P_OK, P2P_UNSUPPORTED = 0, 5  # NVML's numbers
+
+
 class SimulatedSource:
     """A Source whose GPUs are closed formulas. Raise SpecError when *spec* is wrong."""
 
-    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED))
+    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED, (P2P_STATUS,)))
 
     def __init__(
         self,
@@ -53,7 +57,8 @@ class SimulatedSource:
         wanted = tuple(fields)
         self._counting = counting
         self._counted = tuple(field for field in wanted if field.id in COUNTED)
-        self._plans = tuple(_plan(gpu, wanted) for gpu in gpus(parse_spec(spec), seed))
+        node = gpus(parse_spec(spec), seed)
+        self._plans = tuple(_plan(gpu, wanted, node) for gpu in node)
         self._facts = SourceFacts(
             name="simulated",
             driver_version=DRIVER_VERSION,
@@ -101,10 +106,14 @@ class SimulatedSource:
         """Do nothing: there is no driver to let go of."""
 
 
-def _plan(gpu: Gpu, wanted: tuple[Field, ...]) -> _Plan:
+def _plan(gpu: Gpu, wanted: tuple[Field, ...], node: tuple[Gpu, ...]) -> _Plan:
     instances = tuple(piece.device for piece in gpu.slices) if gpu.mig else ()
     rows = {**BOARD, **LINKS}
-    facts = tuple(chain.from_iterable(_facts(gpu, field, instances) for field in wanted if field.id in FACTS))
+    of_pairs = chain.from_iterable(_pairs(gpu, field, node) for field in wanted if field.id == P2P_STATUS)
+    facts = (
+        *chain.from_iterable(_facts(gpu, field, instances) for field in wanted if field.id in FACTS),
+        *of_pairs,
+    )
     board = tuple((field, rows[field.id]) for field in wanted if field.id in rows)
     slices = tuple((field, SLICE[field.id]) for field in wanted if field.id in SLICE)
     return _Plan(
@@ -135,6 +144,17 @@ def _facts(gpu: Gpu, field: Field, instances: tuple[Device, ...]) -> Iterator[Re
             yield Missing(field, device, Gap.UNSUPPORTED, NO_VALUE)
         else:
             yield Reading(field, device, value)
+
+
+def _pairs(gpu: Gpu, field: Field, node: tuple[Gpu, ...]) -> Iterator[Reading | Missing]:
+    """Say which of the others a GPU reaches over NVLink: those of its model, where there are several of it."""
+    others = [other for other in node if other is not gpu]
+    if not others:
+        yield Missing(field, gpu.device, Gap.UNSUPPORTED, "there is no other GPU")
+    for other in others:
+        is_near = gpu.peers and other.peers and gpu.model is other.model
+        status = P2P_OK if is_near else P2P_UNSUPPORTED
+        yield Reading(field, gpu.device, status, pair(other.device.uuid, status))
 
 
 def _refusal(gpu: Gpu, needs: tuple[Need, ...]) -> str | None:
