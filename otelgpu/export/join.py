@@ -79,6 +79,8 @@ OLD_OWNER_LABELS = tuple(
 # Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
 SERIES_ATTRIBUTES: Mapping[str, str] = {
     "clock_event": f"{NVIDIA}clock.event",
+    "health_error_code": "",
+    "health_watch": f"{NVIDIA}health.part",
     "link_status": "",
     "nvlink": f"{NVIDIA}link",
     PEER: f"{NVIDIA}peer.id",

@@ -24,6 +24,7 @@ LINK = re.compile(r"_L\d+")
 _BESIDE = (
     (9001, "`nvmlEventSetWait_v2`, counted"),
     (9002, "`nvmlDeviceGetCurrentClocksEventReasons` at a pace of its own, counted"),
+    (9003, "the signs that are listed above"),
     (9004, "`nvmlDeviceGetP2PStatus(NVLINK)` for each pair of GPUs"),
     (9005, "`nvmlEventSetWait_v2`, counted"),
     (9006, "`nvmlDeviceGetCurrentClocksEventReasons` at a pace of its own, counted"),

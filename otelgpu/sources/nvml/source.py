@@ -20,6 +20,7 @@ from otelgpu.errors import SourceDownError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import Field
 from otelgpu.fields.process import PROCESS_IDS
+from otelgpu.health import HEALTH
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
 INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
 INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
-BESIDE = COUNTED | {P2P_STATUS}  # the tables of questions
+BESIDE = COUNTED | {P2P_STATUS, HEALTH}  # the tables of questions
 NOT_ASKED = BESIDE | {XID_ERRORS}  # by a plan
 MOST_GPUS = 256  # far above any machine; each gets a thread
 REPLACED = "another thread looks after this slot by now"

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from otelgpu.counts import Counting
 from otelgpu.fields import Field, Kind
+from otelgpu.health import HEALTH
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.peers import P2P_STATUS, pair
 from otelgpu.sources.simulated.answers import BOARD, FACTS, NO_VALUE, SLICE, UNKNOWN, Need
@@ -43,7 +44,7 @@ P2P_OK, P2P_UNSUPPORTED = 0, 5  # NVML's numbers
 class SimulatedSource:
     """A Source whose GPUs are closed formulas. Raise SpecError when *spec* is wrong."""
 
-    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED, (P2P_STATUS,)))
+    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED, (P2P_STATUS, HEALTH)))
 
     def __init__(
         self,
