@@ -31,6 +31,7 @@ from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
 from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
+from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import NOBODY, Snapshot
@@ -111,7 +112,7 @@ class Pipeline:
     def _read(self) -> list[Field]:
         """List the wanted fields, and behind them what is read for hw.status and for events alone."""
         more = also_read(self.wanted) if self._shows_status or self.config.description else []
-        read = {field.id: field for field in (*self.wanted, *more)}
+        read = {field.id: field for field in (*self.wanted, *more, *health_reads(self.wanted))}
         return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
 
     def _events(self, resource: Resource) -> EventOutlet:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otelgpu.fields import Field
+from otelgpu.health import HEALTH, Health
 from otelgpu.model import (
     Attributes,
     Device,
@@ -68,6 +69,7 @@ class Assembler:
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
         self._repeat_parent = repeat_parent
+        self._health = Health(series_key) if HEALTH in self._wanted else None
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
@@ -135,11 +137,11 @@ class Assembler:
                 self._last[sample.device.uuid] = _Last(sample.instances, rows)
             labels = {**rows, **labels}
         self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
-        return Snapshot(
+        plain = Snapshot(
             at=times.at,
             unix=times.unix,
             started_unix=times.started_unix,
-            identity=self._identity_of(settled, series, labels),
+            identity=0,
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
@@ -150,6 +152,13 @@ class Assembler:
             missing=tuple(missing),
             seconds=times.seconds,
         )
+        return self._judged(plain, is_glance=is_glance)
+
+    def _judged(self, snapshot: Snapshot, *, is_glance: bool) -> Snapshot:
+        """Add the health of the GPUs where that is wanted, and then what the whole is known by."""
+        if self._health is not None:
+            snapshot = self._health.judged(snapshot, is_glance=is_glance)
+        return replace(snapshot, identity=self._identity_of(snapshot.states, snapshot.series, snapshot.labels))
 
     def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
         """Say of each GPU which instances it has, or had when it last answered."""
@@ -161,8 +170,10 @@ class Assembler:
         """Give what is known of GPUs that did not answer, as samples of their own."""
         for state in silent:
             last = self._last.get(state.device.uuid)
-            if last is not None and not state.up and (readings := self._heard(state.device)):
-                yield Sample(state.device, last.instances, tuple(readings))
+            if last is not None and not state.up:
+                readings = tuple(self._heard(state.device))
+                if readings or self._health is not None:
+                    yield Sample(state.device, last.instances, readings)
 
     def _readings(self, sample: Sample) -> Iterable[Reading]:
         """Give the readings as they are shown: with *repeat_parent* a GPU's values stand on its instances instead."""

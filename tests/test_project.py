@@ -29,7 +29,7 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
-    ("throttle",),
+    ("throttle", "counts", "peers", "links", "health"),
     ("events",),
     ("config",),
     ("sources",),

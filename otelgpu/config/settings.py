@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
+from otelgpu.config.counting import Counts
 from otelgpu.config.owning import Jobs, Kubernetes
 from otelgpu.config.values import (
     Address,
@@ -253,6 +254,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(default_factory=dict)
     server: Server = Server()
     sampling: Sampling = Sampling()
+    counts: Counts = Counts()
     mig: Mig = Mig()
     kubernetes: Kubernetes = Kubernetes()
     jobs: Jobs = Jobs()

@@ -17,8 +17,9 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 
 from otelgpu import __version__
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
-from otelgpu.export.status import HELP, HW_STATUS, Links, status_points
+from otelgpu.export.status import HELP, HW_STATUS, status_points
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
+from otelgpu.links import Links
 from otelgpu.model import Device, SeriesKey, Snapshot
 
 

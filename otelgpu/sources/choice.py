@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable
 
 from otelgpu.config import Config
+from otelgpu.counts import Counting
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
@@ -47,12 +48,19 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
-        simulated = SimulatedSource(wanted, spec=config.source.spec, seed=config.simulated.seed)
+        simulated = SimulatedSource(
+            wanted, spec=config.source.spec, seed=config.simulated.seed, counting=counting_of(config)
+        )
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, slow_interval=slow), NvmlSource.readable
+    return NvmlSource(wanted, told, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
+
+
+def counting_of(config: Config) -> Counting:
+    """Say how what happens between two sweeps is counted."""
+    return Counting(config.counts.xid_window, config.counts.clock_window, config.counts.clock_interval)
 
 
 def tells_xids(config: Config) -> bool:
