@@ -21,8 +21,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
-from otelgpu.attribution.itself import create_attribution_instruments
-from otelgpu.attribution.setup import attribution_for
+from otelgpu.attribution.choice import attribution_of, create_attribution_instruments
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
@@ -69,7 +68,7 @@ class Pipeline:
         self.config = config
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
-        self.attribution = attribution_for(config, environ)
+        self.attribution = attribution_of(config, environ)
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)

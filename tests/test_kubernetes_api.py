@@ -11,6 +11,7 @@ import pytest
 
 from otelgpu.attribution import mirror
 from otelgpu.attribution.apiserver import Api, ApiError
+from otelgpu.attribution.choice import NoAttribution
 from otelgpu.attribution.kubelet import Kubelet as Client
 from otelgpu.attribution.mirror import Mirror
 from otelgpu.attribution.owners import Attribution
@@ -112,6 +113,7 @@ def watched(
         changes = {"enabled": True, "socket": str(kubelet.path), "refresh": FOR_EVER, "expire": FOR_EVER}
         changes |= {"node": "node-1", "service_account": str(api.folder)} | settings
         started = node(scenario, kubernetes=Kubernetes(**changes), environ=api.environ)  # type: ignore[arg-type]
+        assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
         return Watched(started, kubelet)

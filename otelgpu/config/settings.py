@@ -266,8 +266,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # No setting: the places that values came from, by key, or KEY[1] for an entry of a list: "otelgpu.yaml:7".
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    # No settings either, but what OTEL_* variables say. `logs`: where log events are sent when that is not where the
-    # metrics are; the places of its values are those of "logs.KEY".
+    # No settings either, but what OTEL_* variables say. `logs`: where log events go, when that is not where metrics go.
     exporters: tuple[str, ...] = ()
     log_exporters: tuple[str, ...] = ()
     logs: Otlp | None = None
