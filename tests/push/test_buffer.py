@@ -99,3 +99,27 @@ def test_the_front_is_waited_for_until_the_buffer_is_closed() -> None:
     thread.join(LIMIT)
 
     assert found == [b"a", None]
+
+
+def test_a_batch_that_arrives_after_there_was_no_room_for_it_is_not_lost() -> None:
+    """It was on its way: what is delivered is no drop, and what is not is one, whenever that comes out."""
+    buffer = Buffer(most_bytes=2, most_seconds=100)
+    buffer.put(b"aa", 3)
+    first = buffer.head()
+    assert first is not None
+    buffer.put(b"bb", 5)
+    assert not buffer.dropped
+    buffer.done(first)
+    assert not buffer.dropped
+
+    second = buffer.head()
+    assert second is not None
+    assert second.payload == b"bb"
+    buffer.put(b"cc", 7)
+    buffer.failed(second)
+    assert (buffer.dropped, buffer.dropped_points) == ({"full": 1}, 5)
+    third = buffer.head()  # the other is not there to be tried again
+    assert third is not None
+    assert third.payload == b"cc"
+    buffer.done(third, dropped="refused")
+    assert buffer.dropped == {"full": 1, "refused": 1}

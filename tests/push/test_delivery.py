@@ -1,7 +1,11 @@
 """The whole way: what the driver answers, through a real collector, to what arrives behind it."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from otelgpu.export.status import State
+from tests.conftest import ROOT
 from tests.fakenvml import models
-from tests.harness import serving, until, values
+from tests.harness import LIMIT, serving, until, values
 from tests.push.collectors import Answer, Collector, Rotel, collector, free_port, metrics_of, pairs
 from tests.push.conftest import Papers, Pushing
 
@@ -232,3 +237,45 @@ def test_what_waits_is_sent_before_the_end(sink: Collector, tmp_path: Path) -> N
         assert served.process.returncode == 0
     assert len(sink.received) == 2
     assert any(metric.name == "hw.temperature" for metric in metrics_of(sink.received[1].message))
+
+
+@pytest.mark.parametrize("reader", ["nobody", "full disk", "gone"])
+def test_a_console_that_takes_nothing_holds_nothing_up(reader: str, tmp_path: Path) -> None:
+    """A terminal that was stopped with Ctrl-S, a full disk, `| head -1`: the page goes on, and so does the end."""
+    environ = {"OTEL_METRICS_EXPORTER": "console,prometheus", "OTEL_METRIC_EXPORT_INTERVAL": "50"}
+    path = tmp_path / "console"
+    os.mkfifo(path)
+    inside = os.open(path, os.O_RDWR)  # or nobody could open it for writing
+    out = os.open("/dev/full" if reader == "full disk" else path, os.O_WRONLY)
+    if reader == "gone":
+        inside, gone = os.pipe()
+        os.close(out)
+        out = gone
+        os.close(inside)
+    flags = ("--source", "simulated:8xh100", "--listen", f"unix:{tmp_path / 'page'}")
+    command = [sys.executable, "-m", "otelgpu", "serve", *flags]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | environ
+    process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stderr is not None
+    log: list[str] = []
+    follower = threading.Thread(target=log.extend, args=(process.stderr,), daemon=True)
+    follower.start()
+    try:
+        # What cannot even take the address that is served is given up then.
+        told = "takes no metrics (nobody reads it)" if reader == "nobody" else "listening on"
+        until(lambda: any(told in line for line in log), "it is told of")
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert process.wait(LIMIT) == 0
+        assert time.monotonic() - began < 6
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+        follower.join(LIMIT)
+        process.stderr.close()
+        os.close(out)
+        if reader != "gone":
+            os.close(inside)
+
+    assert "Traceback" not in "".join(log)
+    assert sum("takes no metrics" in line for line in log) <= 1

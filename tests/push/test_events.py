@@ -743,7 +743,7 @@ def test_a_simulated_node_sends_what_it_reads(
 
 
 def test_events_go_to_the_console_where_that_is_asked_for(
-    node: Callable[..., Node], capsys: pytest.CaptureFixture[str]
+    node: Callable[..., Node], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """OTEL_LOGS_EXPORTER=console: the first look at what would be sent."""
     running = node(PAIR, fields=(POWER,), log_exporters=("console",))
@@ -752,7 +752,7 @@ def test_events_go_to_the_console_where_that_is_asked_for(
     lines: list[str] = []
 
     def printed() -> bool:
-        lines.extend(capsys.readouterr().out.splitlines())
+        lines.extend(capfd.readouterr().out.splitlines())
         return bool(lines)
 
     until(printed, "a line")

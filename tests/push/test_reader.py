@@ -198,7 +198,7 @@ def test_without_an_exporter_the_process_is_healthy_and_says_nothing(variable: d
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_console_shows_what_would_be_sent(node: Callable[..., Node], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_shows_what_would_be_sent(node: Callable[..., Node], capfd: pytest.CaptureFixture[str]) -> None:
     """OTEL_METRICS_EXPORTER=console, to see what a collector would get."""
     running = node(models.t4(1), exporters=("console",))
     (push,) = running.pipeline.pushes
@@ -206,7 +206,7 @@ def test_the_console_shows_what_would_be_sent(node: Callable[..., Node], capsys:
     until(lambda: push.pusher.sent.batches > 0, "a batch")  # type: ignore[attr-defined]
     running.stop()
 
-    assert '"name": "hw.power"' in capsys.readouterr().out
+    assert '"name": "hw.power"' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

@@ -36,6 +36,8 @@ class Buffer:
         self._batches: deque[Batch] = deque()
         self._bytes = 0
         self._closed = False
+        self._out: Batch | None = None  # what `head` gave: an attempt to deliver it is under way
+        self._doomed = ""  # why there was no room for it any more, until it is known whether it has arrived
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -67,7 +69,8 @@ class Buffer:
             while True:
                 self._drop_old()
                 if self._batches:
-                    return self._batches[0]
+                    self._out = self._batches[0]
+                    return self._out
                 if self._closed:
                     return None
                 self._changed.wait()
@@ -75,11 +78,19 @@ class Buffer:
     def done(self, batch: Batch, *, dropped: str = "") -> None:
         """Take out the batch that `head` gave, if it is still there; *dropped* says why, when it was not delivered."""
         with self._changed:
+            if batch is self._out:
+                self._bury(is_gone=bool(dropped))
             if self._batches and self._batches[0] is batch:
                 if dropped:
                     self._drop(dropped)
                 else:
                     self._take()
+
+    def failed(self, batch: Batch) -> None:
+        """Note that an attempt with the batch that `head` gave has failed; it stays where it is."""
+        with self._changed:
+            if batch is self._out:
+                self._bury()
 
     def close(self) -> None:
         """Let `head` return None when nothing is left."""
@@ -93,8 +104,21 @@ class Buffer:
         return batch
 
     def _drop(self, reason: str) -> None:
+        batch = self._take()
+        if batch is self._out:
+            self._doomed = reason
+        else:
+            self._count(batch, reason)
+
+    def _bury(self, *, is_gone: bool = True) -> None:
+        """Count a batch that was dropped during an attempt to deliver it, unless that was the one that succeeded."""
+        if self._doomed and self._out is not None and is_gone:
+            self._count(self._out, self._doomed)
+        self._out, self._doomed = None, ""
+
+    def _count(self, batch: Batch, reason: str) -> None:
         self.dropped[reason] += 1
-        self.lost[reason] += self._take().points
+        self.lost[reason] += batch.points
 
     def _drop_old(self) -> None:
         oldest = self._clock() - self._most_seconds

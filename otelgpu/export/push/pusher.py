@@ -126,6 +126,7 @@ class Pusher:
                 self.sent.refused_points += batch.points
                 self._tell("refused", f"%s refuses batches of {self._what}, which are dropped: %s", reason)
             case Failed(reason, after):
+                self._buffer.failed(batch)
                 self.sent.failed += 1
                 if not self._faults.away:
                     self._faults.away = True
