@@ -12,6 +12,7 @@ import pytest
 from otelgpu.config import Sampling, SourceChoice, load
 from otelgpu.config.counting import Counts
 from otelgpu.config.keys import SETTINGS
+from otelgpu.config.settings import Mig
 from otelgpu.counts import CLOCK_EVENTS, GRAVE, OTHER, UNDOCUMENTED, Counting, Recent, XidCounts
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device
@@ -381,3 +382,17 @@ def test_all_of_them_come_with_all_fields(node: Start) -> None:
     page = node(models.h100(), fields=("all",), source=SourceChoice("simulated", "2xh100")).page()
 
     assert {line.name for line in lines_of(page)} >= set(EXPORTED)
+
+
+@pytest.mark.parametrize("parent_values", ["once", "repeat"])
+def test_an_xid_of_an_instance_is_its_gpus(parent_values: str, node: Start) -> None:
+    """Counted once, on the GPU, as the last XID is; dcgm-exporter mixes instances up with GPUs of the same number."""
+    mig = Mig(parent_values=parent_values)  # type: ignore[arg-type]
+    running = node(models.h100_mig(), fields=(XID_COUNT, XID_TOTAL), mig=mig)
+    instances = sum(instance is not None for instance in models.h100_mig().gpus[0].instances)
+    running.show(models.h100_mig().with_xid(0, 43, gi=2, ci=0))
+    until(lambda: xids(running.page()) == {"0": {"43": 1}}, "the event")
+
+    lines = [line for line in lines_of(running.page()) if line.name == XID_TOTAL and line.labels["xid"] == "43"]
+    assert [line.value for line in lines] == [1] * (1 if parent_values == "once" else instances)
+    assert all(("GPU_I_ID" in line.labels) == (parent_values == "repeat") for line in lines)
