@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from otelgpu.config import Sampling, load
+from otelgpu.config import Sampling, SourceChoice, load
 from otelgpu.config.counting import Counts
 from otelgpu.config.keys import SETTINGS
+from otelgpu.config.settings import Mig
 from otelgpu.counts import CLOCK_EVENTS, GRAVE, OTHER, UNDOCUMENTED, Counting, Recent, XidCounts
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device
+from tests.conftest import Golden
 from tests.fakenvml import Fake, Scenario, models
 from tests.faults.rig import missing, up
 from tests.harness import Node, lines_of, series, until
@@ -24,6 +26,8 @@ Start = Callable[..., Node]
 XID_COUNT, XID_TOTAL = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
 CLOCK_COUNT, CLOCK_TOTAL = "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL"
 XID, POWER, REASONS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE", "nvmlDeviceGetCurrentClocksEventReasons"
+P2P = "DCGM_EXP_P2P_STATUS"
+EXPORTED = (XID_COUNT, CLOCK_COUNT, "DCGM_EXP_GPU_HEALTH_STATUS", P2P, XID_TOTAL, CLOCK_TOTAL)
 PAIR = models.h100(2).with_gpu(0, answers={REASONS: 0}).with_gpu(1, answers={REASONS: 0})
 QUICK = {"sampling": Sampling(reuse=0, deadline=0.3), "counts": Counts(clock_interval=0.1)}
 
@@ -350,3 +354,45 @@ def test_windows_are_set_as_for_dcgm_exporter() -> None:
     assert (counts.xid_window, counts.clock_window) == (60_000, 90_000)
     assert taken["-x"] == taken["--xid-count-window-size"] == "counts.xid_window"
     assert taken["--clock-events-count-window-size"] == "counts.clock_window"
+
+
+def test_the_page_of_what_dcgm_exporter_works_out(node: Start, golden: Golden) -> None:
+    """All six of its own fields, as a whole: names, types, labels and their order."""
+    scenario = PAIR.with_gpu(0, answers={REASONS: 0x4, ("nvmlDeviceGetP2PStatus", 1, 2): 0})
+    scenario = scenario.with_gpu(1, answers={("nvmlDeviceGetP2PStatus", 0, 2): 5})
+    running = node(scenario.with_xid(1, 31).with_xid(1, 5000), fields=EXPORTED, counts=Counts(clock_interval=60))
+    until(lambda: xids(running.page()) == {"1": {"31": 1, "5000": 1}}, "both events")
+
+    golden("page/exporter.txt", "".join(f"{line}\n" for line in running.page().splitlines() if "DCGM_EXP" in line))
+
+
+@pytest.mark.parametrize("field", EXPORTED)
+def test_each_field_can_be_asked_for_alone(field: str, node: Start) -> None:
+    """A CSV file names them one by one; the other families of their kind stay away."""
+    running = node(models.h100(2), fields=(field,))
+    running.page()
+    page = running.page()
+
+    shown = {line.name for line in lines_of(page) if line.name.startswith("DCGM_")}
+    assert shown == (set() if field == P2P else {field})  # these two were never asked about each other
+
+
+def test_all_of_them_come_with_all_fields(node: Start) -> None:
+    """`--fields all` is all that can be read."""
+    page = node(models.h100(), fields=("all",), source=SourceChoice("simulated", "2xh100")).page()
+
+    assert {line.name for line in lines_of(page)} >= set(EXPORTED)
+
+
+@pytest.mark.parametrize("parent_values", ["once", "repeat"])
+def test_an_xid_of_an_instance_is_its_gpus(parent_values: str, node: Start) -> None:
+    """Counted once, on the GPU, as the last XID is; dcgm-exporter mixes instances up with GPUs of the same number."""
+    mig = Mig(parent_values=parent_values)  # type: ignore[arg-type]
+    running = node(models.h100_mig(), fields=(XID_COUNT, XID_TOTAL), mig=mig)
+    instances = sum(instance is not None for instance in models.h100_mig().gpus[0].instances)
+    running.show(models.h100_mig().with_xid(0, 43, gi=2, ci=0))
+    until(lambda: xids(running.page()) == {"0": {"43": 1}}, "the event")
+
+    lines = [line for line in lines_of(running.page()) if line.name == XID_TOTAL and line.labels["xid"] == "43"]
+    assert [line.value for line in lines] == [1] * (1 if parent_values == "once" else instances)
+    assert all(("GPU_I_ID" in line.labels) == (parent_values == "repeat") for line in lines)

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from otelgpu.config import Otlp
+from otelgpu.export.join import SERIES_ATTRIBUTES
 from otelgpu.export.push.setup import Push
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.model import Snapshot
@@ -16,6 +17,9 @@ from tests.push.collectors import Collector, Point, collector
 MODELS = sorted(set(models.MAKERS) - {"none", "crowd"})
 Key = tuple[int, str, frozenset[tuple[str, str]]]  # field, device, what tells the series of a device apart
 LABELS = {"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "hostname"}
+# Labels that say the value in words, or the other GPU a second time: OpenTelemetry's points have none of them.
+WORDS = {"err_code", "err_msg", "peer_gpu", *(name for name, shown in SERIES_ATTRIBUTES.items() if not shown)}
+OF_SERIES = {shown: name for name, shown in SERIES_ATTRIBUTES.items() if shown}
 
 
 def by_dcgm(running: Node, page: str, shape: Callable[[Field], Shape]) -> dict[Key, float]:
@@ -31,7 +35,7 @@ def by_dcgm(running: Node, page: str, shape: Callable[[Field], Shape]) -> dict[K
     def key(line: Line) -> Key:
         parent = line.labels["UUID"]
         device = instances[parent, line.labels["GPU_I_ID"]] if "GPU_I_ID" in line.labels else parent
-        more = {pair for pair in line.labels.items() if pair[0] not in LABELS | texts | {"err_code", "err_msg"}}
+        more = {pair for pair in line.labels.items() if pair[0] not in LABELS | texts | WORDS}
         return fields[line.name].id, device, frozenset(more)
 
     return {key(line): line.value for line in lines_of(page) if line.name in fields}
@@ -48,9 +52,9 @@ def by_semconv(running: Node, points: list[Point]) -> dict[Key, float]:
     def key(point: Point) -> Key:
         attributes = {(name, str(value)) for name, value in point.attributes.items()}
         (field,) = [field for name, fixed, field in places if name == point.name and fixed <= attributes]
-        link = frozenset({("nvlink", text) for name, text in attributes if name == "hw.gpu.nvidia.link"})
-        linked = any(name == "hw.gpu.nvidia.link" for name, _ in field.semconv.attributes)  # type: ignore[union-attr]
-        return field.id, str(point.attributes["hw.id"]), frozenset() if linked else link
+        of_field = {name for name, _ in field.semconv.attributes}  # type: ignore[union-attr]
+        more = {(OF_SERIES[name], text) for name, text in attributes if name in OF_SERIES.keys() - of_field}
+        return field.id, str(point.attributes["hw.id"]), frozenset(more)
 
     return {key(point): point.value for point in points if point.name != "hw.status"}
 

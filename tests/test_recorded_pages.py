@@ -19,12 +19,13 @@ import pytest
 from otelgpu.config.settings import Mig
 from otelgpu.fields import CATALOGUE, find
 from otelgpu.sources.nvml.questions import READABLE
+from otelgpu.sources.nvml.source import BESIDE
 from tests.conftest import RECORDINGS
-from tests.harness import Node, series
-from tests.recorded.dcgm_page import OF_INSTANCES, Recording, Sample, recording, sample, scenario
+from tests.harness import Node, lines_of, series, until
+from tests.recorded.dcgm_page import OF_INSTANCES, XID_COUNT, Recording, Sample, recording, sample, scenario
 
 FOLDER = RECORDINGS / "dcgm-exporter"
-READ = frozenset(CATALOGUE[identity].name for identity in READABLE)
+READ = frozenset(CATALOGUE[identity].name for identity in READABLE | BESIDE)
 DRIVER = "DCGM_FI_DRIVER_VERSION"
 
 Samples: TypeAlias = tuple[Sample, ...]
@@ -126,6 +127,11 @@ XID_ONCE = Difference(
     "an XID is the GPU's, and with parent_values=once it is shown there alone",
     _not(lambda each: each.name == "DCGM_FI_DEV_XID_ERRORS" and each.label("GPU_I_ID") != ""),
 )
+ZEROS = Difference(
+    "codes that matter stand at 0 before they come, so that `increase()` sees the first",
+    _not(lambda each: each.name == XID_COUNT and each.value == "0"),
+    "ours",
+)
 
 PROFILING = Beyond("before Hopper the driver has no GPM: only DCGM's profiling module reads these", "DCGM_FI_PROF_")
 NO_LINKS = Beyond("a T4 has no NVLink; DCGM shows 0 of it", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL")
@@ -148,6 +154,7 @@ PAGES = {
     "dcgmproftester-2.1.prom": Row((NO_BUS_ID, NO_MODEL, PODS), (PROFILING,)),
     "dgx-a100-nvlink-535.154.05.prom": Row((NO_BUS_ID,), (PROFILING,)),
     "h100-mig-1g.10gb-535.129.03.prom": Row((PODS,)),
+    "t400-xid-injected-545.29.02.prom": Row((NO_BUS_ID, ZEROS)),
     "tesla-t4-460.106.00-docker.prom": Row((NO_BUS_ID, NO_XID_TEXT, PROCESS_NAME, CSV_ORDER), (NO_LINKS,)),
     "tesla-t4-frac-pod-550.54.14.prom": Row((PODS,), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
     "tesla-t4-idle-550.54.14.prom": Row((), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
@@ -162,12 +169,10 @@ UNUSED = {
     "blank-and-garbage-values.tsv": "a table of values, no page",
     "quadro-rtx-blank-sentinel-2.1.4.prom": "from a manual: two labels of each line, with a blank between",
     "rtx-4090-prometheus-honor-labels-545.29.06.prom": "series as Prometheus has them, without values",
-    "t400-xid-injected-545.29.02.prom": NOT_READ,
     LABEL_FIELDS: "a CSV file made two of its numbers labels, which waits for CSV files; its labels are compared below",
 }
 
 UNREAD = {  # recorded fields that are not read so far
-    "DCGM_EXP_XID_ERRORS_COUNT": "the exporter's own; comes with the XID counts",
     "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "read under its newer name; a page with the old one waits for CSV files",
 }
 
@@ -189,7 +194,9 @@ def test_the_same_readings_make_the_same_page(name: str, answers: str, node: Cal
     theirs = _settled(recorded, row, "theirs")
     expected = tuple(each for each in theirs if each.name not in lost)
 
-    shown = node(scenario(recorded, without=lost), **_settings(recorded, row)).settled_page()
+    running = node(scenario(recorded, without=lost), **_settings(recorded, row))
+    until(lambda: _xids(running.page()) == sum(int(each.value) for each in expected if each.name == XID_COUNT), "XIDs")
+    shown = running.settled_page()
 
     ours = tuple(map(sample, series(shown)))
     settled = _settled(ours, row, "ours") if expected else ours
@@ -260,6 +267,10 @@ def test_label_fields_are_written_as_recorded(label: str, node: Callable[..., No
 
     (ours,) = map(sample, series(page))
     assert ours.label(label) == theirs.label(label) != ""
+
+
+def _xids(page: str) -> float:
+    return sum(line.value for line in lines_of(page) if line.name == XID_COUNT)
 
 
 def _recording(name: str) -> Recording:

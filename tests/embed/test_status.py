@@ -155,3 +155,15 @@ def test_the_provider_of_a_file_has_the_status(tmp_path: Path) -> None:
 
     assert found == dict(zip((gpu.uuid for gpu in scenario.gpus), ("degraded", "ok"), strict=True))
     assert "hw_status" not in page
+
+
+def test_the_health_of_the_parts_can_be_asked_for(fake: Fake, host: Host, watch: Observe) -> None:
+    """What it needs beyond that is read for it; without `fields` of its own nothing more is on the provider."""
+    fake.show(machine(f145=1))
+    watch(host, fields=["DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_XID_ERRORS_TOTAL"])
+    first, second = (gpu.uuid for gpu in machine().gpus)
+    points = host.points("hw.gpu.nvidia.health.status")
+
+    memory = {point.attributes["hw.id"]: point.value for point in points if "MEM" in (point.attributes or {}).values()}  # type: ignore[index]
+    assert memory == {first: 20, second: 0}
+    assert set(host.collect()) == {"hw.gpu.nvidia.health.status", "hw.gpu.nvidia.xid.errors", "hw.status"}

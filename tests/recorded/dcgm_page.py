@@ -70,10 +70,11 @@ RATES: Mapping[int, str] = {
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: "DCGM_FI_PROF_NVLINK_TX_BYTES",
 }
 COUNT = "DCGM_FI_DEV_COUNT"  # the driver counts the GPUs of the page
+XID_COUNT = "DCGM_EXP_XID_ERRORS_COUNT"  # the driver tells of so many
 ZERO_ONLY = (XID, BANDWIDTH, "DCGM_FI_DEV_VGPU_LICENSE_STATUS")  # no recording holds another value, so none is made
 OF_INSTANCES = frozenset({FREE, USED, *PERCENTAGES.values()})  # what a MIG instance answers for itself
 CONVERTED = frozenset(
-    {XID, FREE, USED, COUNT, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
+    {XID, XID_COUNT, FREE, USED, COUNT, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
     | {place for row in ANSWERS for place in row.places}
 )
 
@@ -134,14 +135,19 @@ def scenario(samples: Iterable[Sample], *, without: AbstractSet[str] = frozenset
         raise ValueError(f"GPUs {', '.join(by_gpu)}: the driver numbers them from 0")
     drivers = {each.label("DCGM_FI_DRIVER_VERSION") for own in by_gpu.values() for each in own} - {""}
     gpus = tuple(_gpu(own, without) for own in by_gpu.values())
-    return Scenario(driver=min(drivers, default=None), nvml=None, cuda=None, gpus=gpus)
+    machine = Scenario(driver=min(drivers, default=None), nvml=None, cuda=None, gpus=gpus)
+    for slot, own in enumerate(by_gpu.values()):
+        for each in own:
+            for _ in range(int(each.value) if each.name == XID_COUNT and each.name not in without else 0):
+                machine = machine.with_xid(slot, int(each.label("xid")))
+    return machine
 
 
 def _gpu(samples: list[Sample], without: AbstractSet[str]) -> Gpu:
     own, by_instance = _numbers(samples, without)
     instances = tuple(_instance(samples, place, numbers) for place, numbers in by_instance.items())
     answers: dict[Key, Answer] = answered(ANSWERS, own.get) | _memory(own)
-    if XID in own:
+    if XID in own or XID_COUNT in own:
         answers["nvmlDeviceGetSupportedEventTypes"] = pynvml.nvmlEventTypeXidCriticalError
     if instances:
         answers |= {"nvmlDeviceGetMigMode": (1, 1), "nvmlDeviceGetMaxMigDeviceCount": 7}
