@@ -31,7 +31,7 @@ from otelgpu.export.resource import full_resource, plain_resource
 from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments
+from otelgpu.itself import Tally, create_own_instruments, create_use_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
@@ -39,7 +39,7 @@ from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready
-from otelgpu.sources.choice import Choice, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
 from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ class Pipeline:
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
-        read = self._read()
+        ledger, its_fields = ledger_for(config)
+        read = self._read(its_fields)
         source, readable = make_source(config, read, self.events.told)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
@@ -84,6 +85,7 @@ class Pipeline:
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
+            ledger=ledger,
             seen=self.events.seen,
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
@@ -98,6 +100,8 @@ class Pipeline:
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
         create_attribution_instruments(meter, self.attribution)
+        if ledger is not None:
+            create_use_instruments(meter, pinned)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         self.events.create_instruments(meter)
@@ -105,10 +109,10 @@ class Pipeline:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
 
-    def _read(self) -> list[Field]:
-        """List the wanted fields, and behind them what is read for hw.status and for events alone."""
+    def _read(self, others: Iterable[Field]) -> list[Field]:
+        """List the wanted fields, and behind them what is read for hw.status, for events and for *others* alone."""
         more = also_read(self.wanted) if self._shows_status or self.config.description else []
-        read = {field.id: field for field in (*self.wanted, *more)}
+        read = {field.id: field for field in (*self.wanted, *more, *others)}
         return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
 
     def _events(self, resource: Resource) -> EventOutlet:

@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otelgpu.fields import Field
+from otelgpu.ledger import Ledger
 from otelgpu.model import (
     Attributes,
     Device,
+    DeviceUse,
     Gap,
     GpuState,
     Missing,
@@ -26,12 +28,15 @@ from otelgpu.model import (
     SeriesKey,
     Snapshot,
     SourceFacts,
+    Spent,
 )
 from otelgpu.roster import Roster
 
 logger = logging.getLogger(__name__)
 
 Numbers = dict[int, dict[SeriesKey, int | float]]
+Used = tuple[tuple[DeviceUse, ...], tuple[Spent, ...]]
+_NO_USE: Used = ((), ())
 Rows = tuple[tuple[Field, str], ...]
 
 
@@ -54,7 +59,7 @@ class _Last(NamedTuple):
 class Assembler:
     """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances.
 
-    *heard* gives what is known of a GPU that does not answer.
+    *heard* gives what is known of a GPU that does not answer; *ledger* enters who uses what, where that is read.
     """
 
     def __init__(
@@ -63,11 +68,13 @@ class Assembler:
         *,
         heard: Callable[[Device], Sequence[Reading]],
         repeat_parent: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         self.dropped: dict[str, int] = {}
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
         self._repeat_parent = repeat_parent
+        self._ledger = ledger
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
@@ -133,11 +140,12 @@ class Assembler:
                 self._last[sample.device.uuid] = _Last(sample.instances, rows)
             labels = {**rows, **labels}
         self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
+        used, spent = _NO_USE if is_glance else self._entered(ordered, settled, times)
         return Snapshot(
             at=times.at,
             unix=times.unix,
             started_unix=times.started_unix,
-            identity=self._identity_of(settled, series, labels),
+            identity=self._identity_of(settled, series, labels, [each.jobs for each in used]),
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
@@ -147,7 +155,16 @@ class Assembler:
             labels=labels,
             missing=tuple(missing),
             seconds=times.seconds,
+            used=used,
+            energy=spent,
         )
+
+    def _entered(self, samples: Sequence[Sample], states: Iterable[GpuState], times: Times) -> Used:
+        """Enter who uses what, where that is read."""
+        if self._ledger is None:
+            return _NO_USE
+        known = (state.device.uuid for state in states)
+        return self._ledger.entered(samples, known, at=times.at, unix=times.unix)
 
     def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
         """Say of each GPU which instances it has, or had when it last answered."""
@@ -198,8 +215,8 @@ class Assembler:
             self._impossible.discard(fault)
             logger.info("%s: %s can be true again", device.uuid, field.name)
 
-    def _identity_of(self, states: Sequence[GpuState], series: object, labels: object) -> int:
-        identified = (tuple(state.device for state in states), series, labels)
+    def _identity_of(self, states: Sequence[GpuState], *others: object) -> int:
+        identified = (tuple(state.device for state in states), *others)
         if identified != self._identified:
             self._identified = identified
             self._identity += 1

@@ -32,6 +32,8 @@ LAYERS = (
     ("throttle",),
     ("events",),
     ("config",),
+    ("processes",),
+    ("ledger",),
     ("sources",),
     ("limit", "worker", "roster", "snapshots", "rounds"),
     ("sampler",),

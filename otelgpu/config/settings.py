@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
-from otelgpu.config.owning import Jobs, Kubernetes
+from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.values import (
     Address,
     Pick,
@@ -253,6 +253,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mig: Mig = Mig()
     kubernetes: Kubernetes = Kubernetes()
     jobs: Jobs = Jobs()
+    processes: Processes = Processes()
+    limits: Limits = Limits()
     otlp: Otlp = Otlp()
     simulated: Simulated = Simulated()
     embed: Embed = Embed()

@@ -62,10 +62,18 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
 # The text of an Owner and the name it is shown by.
 OWNER_LABELS = (
     ("container", "container"),
+    ("container_id", "container_id"),
     ("hpc_job", "job"),
     ("namespace", "namespace"),
+    ("owner", "rest"),
+    ("pid", "pid"),
     ("pod", "pod"),
     ("pod_uid", "pod_uid"),
+    ("process", "process"),
+    ("slurm_step", "step"),
+    ("slurm_user", "slurm_user"),
+    ("unit", "unit"),
+    ("user", "user"),
     ("vgpu", "vgpu"),
 )
 OLD_OWNER_LABELS = tuple(
@@ -80,6 +88,14 @@ OWNER_ATTRIBUTES = (
     ("k8s.pod.name", "pod"),
     ("k8s.pod.uid", "pod_uid"),
     ("hw.gpu.nvidia.job.id", "job"),
+    ("container.id", "container_id"),
+    ("hw.gpu.nvidia.job.step", "step"),
+    ("hw.gpu.nvidia.job.user", "slurm_user"),
+    ("hw.gpu.nvidia.owner", "rest"),
+    ("hw.gpu.nvidia.systemd.unit", "unit"),
+    ("process.executable.name", "process"),
+    ("process.pid", "pid"),
+    ("process.user.id", "user"),
 )
 
 

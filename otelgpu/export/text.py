@@ -21,12 +21,13 @@ from opentelemetry.sdk.metrics.export import (
 
 from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
+from otelgpu.export.uses import ENERGY, Prefixes
 from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
 
 OWN = "otelgpu."
-UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
+UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}
 
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
@@ -67,6 +68,7 @@ class TextPage:
     def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
+        self._prefixes_of_uses = Prefixes(join, labelled)
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
         self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
         self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
@@ -100,6 +102,7 @@ class TextPage:
             own.extend(self._owner_blocks(snapshot, owners))
             if shown:
                 own.extend(self._state_blocks(snapshot, owners))
+                own.extend(self._use_blocks(snapshot, owners, openmetrics=openmetrics))
         for _, block in sorted(own, key=lambda entry: entry[0]):
             lines.extend(block)
         if openmetrics:
@@ -181,6 +184,15 @@ class TextPage:
             self._states = (now, list(_blocks(state_metrics(self._join, snapshot, owners))))
         return self._states[1]
 
+    def _use_blocks(self, snapshot: Snapshot, owners: Owners, *, openmetrics: bool) -> Iterator[Block]:
+        """Write what owners use; nothing where that is not asked for."""
+        for family, lines in self._prefixes_of_uses.lines(snapshot, owners) if snapshot.used else ():
+            is_total = family is ENERGY
+            name = page_name(family.name, family.unit, is_total=is_total)
+            block = _head(name, family.text, "counter" if is_total else "gauge", openmetrics=openmetrics)
+            block += [f"{name}{labels} {_plain(value)}" for labels, value in lines]
+            yield family.name, block
+
 
 def _blocks(metrics: Iterable[Metric]) -> Iterator[Block]:
     return ((metric.name, _own_block(metric, openmetrics=False)) for metric in metrics)
@@ -194,12 +206,16 @@ def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
             yield from scope.metrics
 
 
+def _head(name: str, text: str, kind: str, *, openmetrics: bool) -> list[str]:
+    family = name.removesuffix("_total") if openmetrics else name
+    return [f"# HELP {family} {text.translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+
+
 def _own_block(metric: Metric, *, openmetrics: bool) -> list[str]:
     is_total = isinstance(metric.data, Sum) and metric.data.is_monotonic
     kind = "histogram" if isinstance(metric.data, Histogram) else "counter" if is_total else "gauge"
     name = page_name(metric.name, metric.unit or "", is_total=is_total)
-    family = name.removesuffix("_total") if openmetrics else name
-    lines = [f"# HELP {family} {(metric.description or '').translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+    lines = _head(name, metric.description or "", kind, openmetrics=openmetrics)
     for point in metric.data.data_points:
         pairs = [(key, str(value)) for key, value in (point.attributes or {}).items()]
         if isinstance(point, HistogramDataPoint):

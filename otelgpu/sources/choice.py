@@ -11,7 +11,10 @@ from otelgpu.config import Config
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
+from otelgpu.ledger import ENERGY, Ledger
 from otelgpu.model import Device
+from otelgpu.processes.owners import ProcessOwners, Telling
+from otelgpu.processes.proc import ProcFolder
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -43,7 +46,11 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
 
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
     """
+    owners = process_owners(config)
     if config.source.kind == "simulated":
+        if owners is not None:
+            key = "processes.by" if owners.telling.uses else "jobs.slurm"
+            raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
@@ -52,7 +59,24 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
     from otelgpu.sources.nvml import NvmlSource
 
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, slow_interval=slow), NvmlSource.readable
+    return NvmlSource(wanted, told, owners=owners, slow_interval=slow), NvmlSource.readable
+
+
+def process_owners(config: Config) -> ProcessOwners | None:
+    """Build what finds the owners of processes; None where nobody wants to know of them."""
+    processes, jobs = config.processes, config.jobs
+    if processes.by == "off" and not jobs.slurm:
+        return None
+    telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
+    return ProcessOwners(ProcFolder(processes.proc_root), telling)
+
+
+def ledger_for(config: Config) -> tuple[Ledger | None, list[Field]]:
+    """Build what keeps the accounts of owners, and say which fields it needs; None where nobody wants them."""
+    if config.processes.by == "off" and not config.jobs.slurm:
+        return None, []
+    ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners)
+    return ledger, [CATALOGUE[ENERGY]] if config.processes.by != "off" else []
 
 
 def tells_xids(config: Config) -> bool:

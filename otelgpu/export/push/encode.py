@@ -26,6 +26,7 @@ from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
 from otelgpu.export.status import HW_STATUS
+from otelgpu.export.uses import use_metrics
 from otelgpu.fields import UP_DOWN, Field, Number, Shape, help_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Owners, SeriesKey, Snapshot
@@ -88,6 +89,7 @@ class Encoder:
         self._delta = delta
         self._streams = Streams()
         self._own = OwnDeltas() if delta else None
+        self._used = OwnDeltas() if delta else None
         self._families: Mapping[str, _Family | None] = {
             item.name.lower(): self._family(item) for item in fields if item.is_numeric
         }
@@ -101,8 +103,9 @@ class Encoder:
         """
         owned: list[Metric] = []
         if snapshot is not None:
-            owned += owner_metrics(self._join, snapshot, owners)
-            owned += state_metrics(self._join, snapshot, owners)
+            owned += (*owner_metrics(self._join, snapshot, owners), *state_metrics(self._join, snapshot, owners))
+            uses = use_metrics(self._join, snapshot, owners)
+            owned += uses if self._used is None else self._used.all_converted(uses)
         fields: list[list[Metric]] = []
         others: list[list[Metric]] = []
         for collected in _scopes(metrics):
@@ -167,8 +170,7 @@ class Encoder:
         """Write each metric of the fields, with how many points it has."""
         groups: dict[str, _Group] = {}
         for metric in metrics if snapshot is not None else ():
-            family = self._families[metric.name]
-            if family is None or snapshot is None:
+            if (family := self._families[metric.name]) is None or snapshot is None:
                 continue
             group = groups.get(family.shape.name)
             if group is None:
@@ -182,12 +184,9 @@ class Encoder:
             if not family.is_sum:
                 yield wire.gauge(family.head, content), group.points
             else:
-                is_delta = self._delta and family.item.is_total
-                temporality = wire.DELTA if is_delta else wire.CUMULATIVE
-                yield (
-                    wire.sums(family.head, content, temporality=temporality, monotonic=family.item.is_total),
-                    group.points,
-                )
+                is_total = family.item.is_total
+                temporality = wire.DELTA if self._delta and is_total else wire.CUMULATIVE
+                yield wire.sums(family.head, content, temporality=temporality, monotonic=is_total), group.points
 
     def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot, owners: Owners) -> None:
         at = _nanoseconds(snapshot.unix)

@@ -20,6 +20,7 @@ from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
+from otelgpu.processes.owners import ProcessOwners
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
 from otelgpu.sources.nvml.errors import (
@@ -38,6 +39,7 @@ from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
+from otelgpu.sources.nvml.uses import Uses
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +60,12 @@ class NvmlSource:
         fields: Iterable[Field],
         told: Told = unheard,
         *,
+        owners: ProcessOwners | None = None,
         slow_interval: float = SLOW,
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
+        self._owners = owners
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
@@ -228,21 +232,23 @@ class NvmlSource:
         there: list[Device] = []
         known.answers, known.there, known.asked = answers, there, None
         instances = known.mig.instances()
-        known.asked = self._own_readers(known, has_instances=bool(instances))
-        answers += known.asked.answers()
+        own = known.asked = self._own_readers(known, has_instances=bool(instances))
+        answers += own.answers()
         known.asked = None
         answers += self._xid(known)
+        used = own.used() if not instances else []  # with instances the GPU's own list is theirs, told again
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
         for instance in instances:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs = readers.answers()
+            theirs, by = readers.answers(), readers.used()
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs
-        return sample_of(known.device, there, answers)
+                used += by
+        return sample_of(known.device, there, answers, used)
 
     def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:
         """Give the GPU's own readers. What its instances answer is theirs: asked of both, sums would count it twice."""
@@ -273,7 +279,8 @@ class NvmlSource:
         refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
         plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
         gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
-        return Readers(plan, gpm)
+        uses = Uses(device, handle, self._owners, clock=self._clock) if self._owners is not None else None
+        return Readers(plan, gpm, uses)
 
     def _xid(self, known: Slot) -> list[Answer]:
         if self._events is None:

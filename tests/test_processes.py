@@ -1,0 +1,535 @@
+"""What each owner uses of a GPU: from the driver's lists of processes, by way of /proc, to the page and to OTLP."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from otelgpu.config import Limits, Processes
+from tests.fakenvml import Fake, Process, Scenario, models
+from tests.fakeproc import FakeProc, container_id, job_path, pod_path, uid
+from tests.harness import Node, lines_of, series
+
+UTILIZATION, INFO = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
+COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"
+MPS = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+FUNCTIONS = (COMPUTE, GRAPHICS, MPS, UTILIZATION, INFO)
+LATER = int((time.time() + 3600) * 1_000_000)  # a time stamp that is young whenever the test runs
+MEMORY, SM = "otelgpu_owner_memory_used_bytes", "otelgpu_owner_sm_utilization_ratio"
+ENERGY = "otelgpu_owner_energy_joules_total"
+GIB = 1 << 30
+NOT_SUPPORTED, UNKNOWN, DENIED = 3, 999, 4
+GPU = models.h100(2).gpus[0].uuid
+
+Start = Callable[..., Node]
+
+
+def sample(pid: int, sm: int, *others: int, at: int = LATER) -> tuple[int, ...]:
+    """A sample of the driver: process, time stamp, SM, memory, encoder, decoder."""
+    return (pid, at, sm, *(*others, 0, 0, 0)[:3])
+
+
+def using(used: Mapping[int, int], *samples: tuple[int, ...], scenario: Scenario | None = None) -> Scenario:
+    """Two H100, of which these processes hold so much memory (GiB) of GPU 0 and have these samples."""
+    listed = tuple(Process(pid, gib * GIB) for pid, gib in used.items())
+    answers = {UTILIZATION: tuple(number for one in samples for number in one)}
+    return (scenario or models.h100(2)).with_gpu(0, processes=listed, answers=answers)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    """A /proc of the host without any process."""
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    return FakeProc(folder)
+
+
+@pytest.fixture
+def start(node: Start, proc: FakeProc) -> Start:
+    """Start a node that shows processes: `start(scenario, by="container")`."""
+
+    def started(
+        scenario: Scenario, *, by: str = "pod", names: bool = False, users: bool = False, **settings: object
+    ) -> Node:
+        processes = Processes(by=by, proc_root=str(proc.folder), names=names, users=users)  # type: ignore[arg-type]
+        return node(scenario, processes=processes, **settings)
+
+    return started
+
+
+def owners(page: str, name: str = MEMORY) -> dict[tuple[str, ...], float]:
+    """The values of a family by the owner's labels, each as NAME=TEXT; of GPU 0 without its own labels."""
+    return {
+        tuple(f"{key}={text}" for key, text in line.labels.items() if key not in {"gpu", "UUID"}): line.value
+        for line in lines_of(page)
+        if line.name == name and line.labels["gpu"] == "0"
+    }
+
+
+def pod_label(number: int) -> tuple[str]:
+    """How a pod is known whose name nobody has told."""
+    return (f"pod_uid={uid(number)}",)
+
+
+def owned(page: str) -> str:
+    """All that a page says of owners."""
+    return "".join(
+        f"{line}\n"
+        for line in page.splitlines()
+        if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(("otelgpu_owner", "otelgpu_processes"))
+    )
+
+
+# ---- off
+
+
+def test_when_off_the_driver_is_not_asked_about_processes(node: Start, fake: Fake) -> None:
+    """It is off unless asked for: not one call, not one series, not one instrument."""
+    scenario = using({11: 1}, sample(11, 40))
+    started = node(scenario)
+    page = started.page()
+
+    assert [fake.calls(function) for function in FUNCTIONS] == [0] * len(FUNCTIONS)
+    assert owned(page) == ""
+    assert started.sweep().used == ()
+    assert started.sweep().energy == ()
+
+
+def test_when_on_everything_else_stays_as_it_was(node: Start, start: Start) -> None:
+    """The page of dcgm-exporter is not touched by it."""
+    scenario = using({11: 1}, sample(11, 40))
+
+    assert series(start(scenario).page()) == series(node(scenario).page())
+
+
+# ---- what is measured
+
+
+def test_what_a_pod_uses_is_the_sum_over_its_processes(start: Start, proc: FakeProc) -> None:
+    """With time-slicing and MPS this alone tells the pods of a GPU apart; sums over pods are true."""
+    for pid, pod in ((11, 1), (12, 1), (21, 2)):
+        proc.run(pid, pod_path(pod, pid))
+    page = start(
+        using({11: 1, 12: 2, 21: 4}, sample(11, 40, 10, 1, 2), sample(12, 5, 3, 0, 4), sample(21, 30, 20, 0, 0))
+    ).page()
+    one, two = pod_label(1), pod_label(2)
+
+    assert owners(page) == {one: 3 * GIB, two: 4 * GIB}
+    assert owners(page, SM) == {one: 0.45, two: 0.3}
+    assert owners(page, "otelgpu_owner_memory_bandwidth_utilization_ratio") == {one: 0.13, two: 0.2}
+    assert owners(page, "otelgpu_owner_encoder_utilization_ratio") == {one: 0.01, two: 0}
+    assert owners(page, "otelgpu_owner_decoder_utilization_ratio") == {one: 0.06, two: 0}
+
+
+def test_a_process_that_is_on_two_lists_counts_once(start: Start, proc: FakeProc) -> None:
+    """CUDA and graphics in one program, or a client of MPS: it is one process, with one memory."""
+    proc.run(11, pod_path(1))
+    proc.run(12, pod_path(2))
+    both = (Process(11, 3 * GIB),)
+    scenario = using({11: 3}).with_gpu(0, graphics_processes=both, answers={MPS: (11, 3 * GIB, 0, 0, 12, GIB, 0, 0)})
+
+    assert owners(start(scenario).page()) == {pod_label(1): 3 * GIB, pod_label(2): GIB}
+
+
+def test_an_idle_owner_has_zero_and_not_nothing(start: Start, proc: FakeProc) -> None:
+    """The driver has samples only of those that work; the query succeeded, so the others did nothing."""
+    proc.run(11, pod_path(1))
+    proc.run(21, pod_path(2))
+    page = start(using({11: 1, 21: 1}, sample(11, 40))).page()
+
+    assert owners(page, SM) == {pod_label(1): 0.4, pod_label(2): 0}
+
+
+def test_when_nobody_works_everybody_has_zero(start: Start, proc: FakeProc) -> None:
+    """Then the driver says that it has found nothing, which is no failure."""
+    proc.run(11, pod_path(1))
+
+    assert owners(start(using({11: 1})).page(), SM) == {pod_label(1): 0}
+
+
+def test_an_old_sample_says_nothing(start: Start, proc: FakeProc) -> None:
+    """The driver gives samples of long ago to whoever asks from time 0 on: what was done then is not done now."""
+    proc.run(11, pod_path(1))
+    old = int((time.time() - 60) * 1_000_000)
+
+    assert owners(start(using({11: 1}, sample(11, 90, at=old))).page(), SM) == {pod_label(1): 0}
+
+
+def test_only_the_newest_sample_counts(start: Start, proc: FakeProc) -> None:
+    """Two samples of one process are two moments, not twice the work."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 70, at=LATER + 9), sample(11, 20, at=LATER))
+
+    assert owners(start(scenario).page(), SM) == {pod_label(1): 0.7}
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, DENIED])
+@pytest.mark.parametrize(
+    ("function", "what", "absent", "there"), [(COMPUTE, "memory", MEMORY, SM), (UTILIZATION, "utilization", SM, MEMORY)]
+)
+def test_a_query_that_failed_leaves_its_values_absent(
+    code: int, function: str, what: str, absent: str, there: str, start: Start, proc: FakeProc
+) -> None:
+    """A zero, or the last value, would be a statement; the reason stands beside it."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 40))
+    started = start(scenario)
+    started.page()
+    started.show(scenario.with_gpu(0, errors={function: code}))
+    page = started.page()
+    gap = {UNKNOWN: "failed", DENIED: "denied"}[code]
+
+    assert owners(page, absent) == {}
+    assert owners(page, there) == {pod_label(1): pytest.approx(0.4 if there == SM else GIB)}
+    assert owners(page, "otelgpu_owners_missing") == {(f"what={what}", f"gap={gap}"): 1}
+    started.show(scenario)
+    assert owners(started.page(), absent).keys() == {pod_label(1)}
+
+
+def test_the_newer_question_is_asked_where_the_older_is_not_known(start: Start, proc: FakeProc, fake: Fake) -> None:
+    """From driver 550 on there are two; what one does not know is not asked again at each sweep."""
+    proc.run(11, pod_path(1))
+    answers = {UTILIZATION: None, INFO: (11, LATER, 40, 10, 1, 2, 0, 0)}
+    started = start(using({11: 1}).with_gpu(0, answers=answers))
+    page = started.page()
+    fake.reset_calls()
+    again = started.page()
+
+    assert owners(page, SM) == owners(again, SM) == {pod_label(1): 0.4}
+    assert fake.calls(UTILIZATION, 0) == 0
+
+
+def test_a_list_that_grows_while_it_is_asked_for_is_asked_for_again(start: Start, proc: FakeProc, fake: Fake) -> None:
+    """Between the two calls that a list takes, a process may start; three times in a row it is given up."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 40))
+    started = start(scenario)
+    started.show(scenario.with_gpu(0, errors={UTILIZATION: 7}))
+    fake.reset_calls()
+    page = started.page()
+
+    assert owners(page, SM) == {}
+    assert fake.calls(UTILIZATION, 0) == 6
+    assert owners(page, "otelgpu_owners_missing") == {("what=utilization", "gap=failed"): 1}
+
+
+@pytest.mark.parametrize("share", [101, 0xFFFFFFFF])
+def test_a_share_that_cannot_be_true_is_absent(share: int, start: Start, proc: FakeProc) -> None:
+    """All ones is how a driver says that it does not know; its owner's other values stay."""
+    proc.run(11, pod_path(1))
+    page = start(using({11: 1}, sample(11, share, 10))).page()
+
+    assert owners(page, SM) == {}
+    assert owners(page, "otelgpu_owner_memory_bandwidth_utilization_ratio") == {pod_label(1): 0.1}
+
+
+@pytest.mark.parametrize("memory", [0xFFFFFFFFFFFFFFFF, 1 << 60])
+def test_memory_that_is_not_told_is_absent_for_its_owner_alone(memory: int, start: Start, proc: FakeProc) -> None:
+    """A sum that lacks a part would pass for the whole."""
+    for pid, pod in ((11, 1), (12, 1), (21, 2)):
+        proc.run(pid, pod_path(pod))
+    listed = (Process(11, GIB), Process(12, memory), Process(21, GIB))
+
+    assert owners(start(using({}).with_gpu(0, processes=listed)).page()) == {pod_label(2): GIB}
+
+
+def test_shares_of_several_processes_end_at_the_whole(start: Start, proc: FakeProc) -> None:
+    """Their samples are not of the same instant, so they can add up to a little too much."""
+    proc.run(11, pod_path(1))
+    proc.run(12, pod_path(1))
+
+    assert owners(start(using({11: 1, 12: 1}, sample(11, 80), sample(12, 30))).page(), SM) == {pod_label(1): 1}
+
+
+def test_an_instance_has_its_own_owners(start: Start, proc: FakeProc) -> None:
+    """On MIG memory is told for each instance; utilisation is not, and the GPU's own list would count all twice."""
+    proc.run(11, pod_path(1))
+    proc.run(12, pod_path(2))
+    scenario = (
+        models.h100_mig()
+        .with_gpu(0, processes=(Process(11, GIB), Process(12, GIB)))
+        .with_instance(0, 0, processes=(Process(11, GIB),))
+        .with_instance(0, 2, processes=(Process(12, 2 * GIB),))
+    )
+    page = start(scenario).page()
+
+    assert owners(page) == {("GPU_I_ID=2", *pod_label(1)): GIB, ("GPU_I_ID=9", *pod_label(2)): 2 * GIB}
+    assert owners(page, SM) == {}
+    assert owners(page, ENERGY) == {("owner=unattributed",): 0}
+
+
+# ---- whose it is
+
+PATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "containerd under systemd": (pod_path(1, 7), pod_label(1)),
+    "CRI-O": (pod_path(1, 7).replace("cri-containerd-", "crio-"), pod_label(1)),
+    "the kubelet's own driver": (f"/kubepods/besteffort/pod{uid(1)}/{container_id(7)}", pod_label(1)),
+    "a guaranteed pod": (f"/kubepods/pod{uid(1)}/{container_id(7)}", pod_label(1)),
+    "a static pod": (f"/kubepods/burstable/pod{'ab' * 16}/{container_id(7)}", (f"pod_uid={'ab' * 16}",)),
+    "kind": (f"/docker/{container_id(9)}/kubelet.slice/kubelet-{pod_path(1)[1:]}", pod_label(1)),
+    "seen out of a namespace": (f"/../../{pod_path(1, 7).rpartition('burstable-')[2]}", pod_label(1)),
+    "docker in a pod": (f"{pod_path(1, 7)}/docker/{container_id(8)}", pod_label(1)),
+    "a pod that is gone": (f"{pod_path(1, 7)} (deleted)", pod_label(1)),
+    "docker": (f"/docker/{container_id(7)}", (f"container_id={container_id(7)}",)),
+    "docker under systemd": (
+        f"/system.slice/docker-{container_id(7)}.scope",
+        (f"container_id={container_id(7)}",),
+    ),
+    "podman": (f"/machine.slice/libpod-{container_id(7)}.scope/container", (f"container_id={container_id(7)}",)),
+    "podman of a user": (
+        f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{container_id(7)}.scope",
+        (f"container_id={container_id(7)}",),
+    ),
+    "containerd alone": (f"/system.slice/nerdctl-{container_id(7)}.scope", (f"container_id={container_id(7)}",)),
+    "a service": ("/system.slice/ollama.service", ("unit=ollama.service",)),
+    "a service of a user": (
+        "/user.slice/user-1000.slice/user@1000.service/app.slice/app-jupyter@1.service",
+        ("unit=app-jupyter@1.service",),
+    ),
+    "a session": ("/user.slice/user-1000.slice/session-3.scope", ("unit=session-3.scope",)),
+    "Slurm": (job_path(42), ("hpc_job=42",)),
+    "Slurm with several daemons": ("/system.slice/node7_slurmstepd.scope/job_42/step_batch/user", ("hpc_job=42",)),
+    "Slurm, version 1": ("/slurm/uid_1000/job_42/step_0/task_0", ("hpc_job=42",)),
+    "none of these": ("/init.slice", ("owner=unattributed",)),
+    "the root": ("/", ("owner=unattributed",)),
+}
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_the_owner_is_found_by_the_control_group(case: str, start: Start, proc: FakeProc) -> None:
+    """Every runtime names control groups in its own way; none of them should take a switch to be understood."""
+    path, owner = PATHS[case]
+    proc.run(11, path)
+
+    assert owners(start(using({11: 1})).page()) == {owner: GIB}
+
+
+@pytest.mark.parametrize(
+    ("groups", "owner"),
+    [
+        (f"9:name=systemd:/\n8:pids:{pod_path(1)}\n7:memory:/docker/{container_id(7)}\n0::/\n", pod_label(1)),
+        ("12:cpuset:/\n4:devices:/slurm_node7/uid_1000/job_42/step_0\n1:name=systemd:/system.slice/slurmd.service\n",
+         ("hpc_job=42",)),
+        ((f"3:cpu,cpuacct:/system.slice/containerd.service/kubepods-besteffort-pod{uid(1).replace('-', '_')}.slice:cri-"
+         f"containerd:{container_id(7)}\n"), pod_label(1)),
+        (f"2:memory:/system.slice/docker.service\n1:cpu:/docker/{container_id(7)}\n",
+         (f"container_id={container_id(7)}",)),
+        ("nonsense\n\n0::\n:::\n", ("owner=unattributed",)),
+        ("", ("owner=unattributed",)),
+    ],
+)  # fmt: skip
+def test_of_several_hierarchies_the_one_that_says_most_counts(
+    groups: str, owner: tuple[str, ...], start: Start, proc: FakeProc
+) -> None:
+    """Under version 1 not every controller has the process in its container, and a line may be anything."""
+    proc.run(11, groups=groups)
+
+    assert owners(start(using({11: 1})).page()) == {owner: GIB}
+
+
+def test_by_container_a_pod_is_told_apart(start: Start, proc: FakeProc) -> None:
+    """Two containers of a pod, two steps of a job."""
+    for pid, path in ((1, pod_path(1, 7)), (2, pod_path(1, 8)), (3, job_path(42, "0")), (4, job_path(42, "extern"))):
+        proc.run(pid, path)
+    page = start(using({1: 1, 2: 2, 3: 3, 4: 4}), by="container").page()
+
+    assert owners(page) == {
+        (f"container_id={container_id(7)}", *pod_label(1)): GIB,
+        (f"container_id={container_id(8)}", *pod_label(1)): 2 * GIB,
+        ("hpc_job=42", "slurm_step=0"): 3 * GIB,
+        ("hpc_job=42", "slurm_step=extern"): 4 * GIB,
+    }
+
+
+def test_process_ids_are_shown_only_by_process(start: Start, proc: FakeProc) -> None:
+    """Each is a new series for ever, so whoever wants them says so."""
+    proc.run(11, pod_path(1, 7))
+    proc.run(12)
+    scenario = using({11: 1, 12: 2})
+
+    assert "pid=" not in start(scenario).page()
+    assert "pid=" not in start(scenario, by="container").page()
+    assert owners(start(scenario, by="process").page()) == {
+        (f"container_id={container_id(7)}", "pid=11", *pod_label(1)): GIB,
+        ("pid=12",): 2 * GIB,
+    }
+
+
+def test_names_and_users_are_shown_on_request(start: Start, proc: FakeProc) -> None:
+    """On a workstation the user is the owner; a process of no unit and no container has at least a name."""
+    proc.run(11, "/system.slice/jupyter.service", name="python3", user=1000)
+    proc.run(12, "/system.slice/jupyter.service", name="python3", user=1001)
+    proc.run(13, name="Xorg (:0)", user=0)
+    page = start(using({11: 1, 12: 2, 13: 3}), names=True, users=True).page()
+
+    assert owners(page) == {
+        ("process=python3", "unit=jupyter.service", "user=1000"): GIB,
+        ("process=python3", "unit=jupyter.service", "user=1001"): 2 * GIB,
+        ("process=Xorg (:0)", "user=0"): 3 * GIB,
+    }
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe\x00\x01", b'a\nb"c\\', b") S 1 (", b"", b"x" * 500])
+def test_garbage_for_a_name_breaks_no_page(name: bytes, start: Start, proc: FakeProc, fake: Fake) -> None:
+    """A process calls itself what it likes, and drivers have been seen to give names of random bytes."""
+    proc.run(11, pod_path(1), name=name)
+    fake.show(using({11: 1}))
+    page = start(using({11: 1}), names=True).page()
+    shown = owners(page)
+
+    assert list(shown.values()) == [GIB]
+    assert all(pod_label(1)[0] in labels for labels in shown)
+    assert all(len(text) < 80 and text.isprintable() for labels in shown for text in labels)
+    assert fake.calls("nvmlSystemGetProcessName") == 0
+
+
+# ---- processes that come and go
+
+
+def test_a_process_id_that_is_used_again_is_another_process(start: Start, proc: FakeProc) -> None:
+    """The kernel gives ids out again; by its start a process is told from the one before."""
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}))
+    before = owners(started.page())
+    proc.run(11, pod_path(2))
+
+    assert (before, owners(started.page())) == ({pod_label(1): GIB}, {pod_label(2): GIB})
+
+
+def test_what_is_known_of_a_process_is_not_asked_again(start: Start, proc: FakeProc) -> None:
+    """Its control group is read once in its life."""
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}))
+    before = owners(started.page())
+    (proc.folder / "11" / "cgroup").unlink()
+
+    assert owners(started.page()) == before
+
+
+def test_a_process_that_has_just_ended_is_still_whose_it_was(start: Start, proc: FakeProc) -> None:
+    """The driver's sample outlives the process by a second: its work was its owner's."""
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}, sample(11, 40)))
+    started.page()
+    proc.end(11)
+    started.show(using({}, sample(11, 40)))
+    page = started.page()
+
+    assert owners(page, SM) == {pod_label(1): 0.4}
+    assert owners(page) == {pod_label(1): 0}
+
+
+def test_a_process_that_nobody_saw_alive_is_nobodys(start: Start, proc: FakeProc) -> None:
+    """It came and went between two sweeps; what it used is told, but not under a name."""
+    proc.run(11, pod_path(1))
+    page = start(using({11: 1, 12: 2}, sample(12, 30))).page()
+
+    assert owners(page) == {pod_label(1): GIB, ("owner=unattributed",): 2 * GIB}
+    assert owners(page, SM) == {pod_label(1): 0, ("owner=unattributed",): 0.3}
+    assert owners(page, "otelgpu_processes_unknown") == {(): 1}
+
+
+def test_without_the_hosts_process_ids_nothing_is_said(
+    start: Start, proc: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a namespace of its own, process 11 is somebody else: a wrong owner is worse than none."""
+    caplog.set_level(logging.INFO)
+    proc.run(11, pod_path(1))
+    proc.namespace("pid:[4026532101]")
+    started = start(using({11: 1}, sample(11, 40)))
+    pages = [started.page() for _ in range(3)]
+    proc.namespace("pid:[4026531836]")
+    after = started.page()
+
+    assert [owners(page, MEMORY) | owners(page, SM) for page in pages] == [{}] * 3
+    assert owners(pages[0], "otelgpu_owners_missing") == {("what=owner", "gap=denied"): 1}
+    assert owners(after) == {pod_label(1): GIB}
+    said = [record.getMessage() for record in caplog.records if record.name == "otelgpu.processes.owners"]
+    assert len(said) == 2
+    assert "hostPID: true" in said[0]
+    assert "again" in said[1]
+
+
+def test_a_proc_that_is_not_mounted_is_a_message_and_no_owner(
+    start: Start, proc: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest of the page is there."""
+    proc.namespace(None)
+    page = start(using({11: 1})).page()
+
+    assert owners(page) == {}
+    assert "DCGM_FI_DEV_GPU_TEMP" in page
+    assert [record.levelno for record in caplog.records if "self/ns/pid" in record.getMessage()] == [logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("answers", "gaps"),
+    [
+        ({COMPUTE: None, GRAPHICS: None, UTILIZATION: None}, {"memory", "utilization"}),
+        ({COMPUTE: (), GRAPHICS: None, UTILIZATION: None}, {"utilization"}),
+    ],
+)
+def test_a_driver_that_shows_no_processes_says_so(
+    answers: Mapping[str, object], gaps: set[str], start: Start, fake: Fake
+) -> None:
+    """WSL2 and vGPU guests: nothing is there, and why; it is asked again seldom."""
+    started = start(models.h100(2).with_gpu(0, answers=answers))
+    page = started.page()
+    fake.reset_calls()
+    started.page()
+
+    assert owners(page) == owners(page, SM) == {}
+    assert owners(page, "otelgpu_owners_missing") == {(f"what={what}", "gap=unsupported"): 1 for what in gaps}
+    assert sum(fake.calls(function, 0) for function in (GRAPHICS, MPS, UTILIZATION, INFO)) == 0
+
+
+def test_a_process_without_an_id_is_nobodys(start: Start, proc: FakeProc) -> None:
+    """A vGPU host lists its guests' processes as 0; process 0 is nobody's on any machine."""
+    proc.run(0, pod_path(1))
+
+    assert owners(start(using({0: 1})).page()) == {("owner=unattributed",): GIB}
+
+
+# ---- limits
+
+
+def test_what_is_beyond_the_limit_is_summed(start: Start, proc: FakeProc) -> None:
+    """A node where everybody runs hundreds of small things must not make hundreds of series; the sum stays true."""
+    for pid in range(1, 6):
+        proc.run(pid, pod_path(pid))
+    scenario = using({pid: pid for pid in range(1, 6)}, *(sample(pid, 10 * pid) for pid in range(1, 6)))
+    page = start(scenario, limits=Limits(owners_per_gpu=2)).page()
+
+    assert owners(page) == {pod_label(4): 4 * GIB, pod_label(5): 5 * GIB, ("owner=other",): 6 * GIB}
+    assert owners(page, SM) == {pod_label(4): 0.4, pod_label(5): 0.5, ("owner=other",): 0.6}
+    assert owners(page, "otelgpu_owners_folded") == {(): 3}
+
+
+def test_the_limit_in_all_goes_over_all_gpus(start: Start, proc: FakeProc) -> None:
+    """Eight GPUs with a hundred owners each are eight hundred owners."""
+    for pid in range(1, 5):
+        proc.run(pid, pod_path(pid))
+    scenario = using({1: 1, 2: 2}).with_gpu(1, processes=(Process(3, 3 * GIB), Process(4, 4 * GIB)))
+    page = start(scenario, limits=Limits(owners=3)).page()
+    shown = [
+        (line.labels["gpu"], "pod_uid" in line.labels, line.value) for line in lines_of(page) if line.name == MEMORY
+    ]
+
+    assert shown == [("0", True, GIB), ("0", True, 2 * GIB), ("1", True, 4 * GIB), ("1", False, 3 * GIB)]
+
+
+def test_an_owner_keeps_its_place_while_it_is_there(start: Start, proc: FakeProc) -> None:
+    """A series that vanished because another one grew would look like an end."""
+    for pid in range(1, 4):
+        proc.run(pid, pod_path(pid))
+    started = start(using({1: 1, 2: 2}), limits=Limits(owners_per_gpu=2))
+    started.page()
+    started.show(using({1: 1, 2: 2, 3: 9}))
+    full = owners(started.page())
+    started.show(using({1: 1, 3: 9}))
+    freed = owners(started.page())
+
+    assert full == {pod_label(1): GIB, pod_label(2): 2 * GIB, ("owner=other",): 9 * GIB}
+    assert freed == {pod_label(1): GIB, pod_label(3): 9 * GIB}
