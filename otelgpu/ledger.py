@@ -48,11 +48,15 @@ class _Gpu:
 
 
 class Ledger:
-    """Keeps the accounts of all GPUs; *per_gpu* and *in_all* limit how many owners are shown by themselves."""
+    """Keeps the accounts of all GPUs; *per_gpu* and *in_all* limit how many owners are shown by themselves.
 
-    def __init__(self, *, per_gpu: int, in_all: int) -> None:
+    Without *shares_energy* nothing but the uses is looked at.
+    """
+
+    def __init__(self, *, per_gpu: int, in_all: int, shares_energy: bool) -> None:
         self._per_gpu = per_gpu
         self._in_all = in_all
+        self._shares_energy = shares_energy
         self._gpus: dict[str, _Gpu] = {}
 
     def entered(
@@ -73,7 +77,7 @@ class Ledger:
                 continue
             gpu = self._gpus.setdefault(sample.device.uuid, _Gpu())
             self._give_places(gpu, sample.used, at=at, unix=unix)
-            if (energy := _energy(sample)) is not None:
+            if self._shares_energy and (energy := _energy(sample)) is not None:
                 self._share(gpu, energy, sample, at=at, unix=unix)
                 spent += _spent(gpu, sample.device)
             used += [_folded(use, gpu.there) for use in sample.used]

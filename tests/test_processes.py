@@ -1,16 +1,22 @@
 """What each owner uses of a GPU: from the driver's lists of processes, by way of /proc, to the page and to OTLP."""
 
+import gc
 import logging
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from otelgpu.config import Limits, Processes
+from otelgpu.config import Jobs, Limits, Otlp, Processes
+from otelgpu.export.page import Format
+from otelgpu.export.push.setup import Push
+from tests.conftest import Golden
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import FakeProc, container_id, job_path, pod_path, uid
 from tests.harness import Node, lines_of, series
+from tests.push.collectors import Collector, collector
 
 UTILIZATION, INFO = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
 COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"
@@ -243,7 +249,7 @@ def test_shares_of_several_processes_end_at_the_whole(start: Start, proc: FakePr
     assert owners(start(using({11: 1, 12: 1}, sample(11, 80), sample(12, 30))).page(), SM) == {pod_label(1): 1}
 
 
-def test_an_instance_has_its_own_owners(start: Start, proc: FakeProc) -> None:
+def test_an_instance_has_its_own_owners(start: Start, proc: FakeProc, fake: Fake) -> None:
     """On MIG memory is told for each instance; utilisation is not, and the GPU's own list would count all twice."""
     proc.run(11, pod_path(1))
     proc.run(12, pod_path(2))
@@ -258,6 +264,8 @@ def test_an_instance_has_its_own_owners(start: Start, proc: FakeProc) -> None:
     assert owners(page) == {("GPU_I_ID=2", *pod_label(1)): GIB, ("GPU_I_ID=9", *pod_label(2)): 2 * GIB}
     assert owners(page, SM) == {}
     assert owners(page, ENERGY) == {("owner=unattributed",): 0}
+    assert {line.labels["gap"] for line in lines_of(page) if line.name == "otelgpu_owners_missing"} == {"unsupported"}
+    assert fake.calls(UTILIZATION) == 0
 
 
 # ---- whose it is
@@ -533,3 +541,327 @@ def test_an_owner_keeps_its_place_while_it_is_there(start: Start, proc: FakeProc
 
     assert full == {pod_label(1): GIB, pod_label(2): 2 * GIB, ("owner=other",): 9 * GIB}
     assert freed == {pod_label(1): GIB, pod_label(3): 9 * GIB}
+
+
+# ---- energy
+
+
+def counter(millijoules: int | None, scenario: Scenario) -> Scenario:
+    """The scenario with GPU 0's energy counter at this."""
+    return scenario.with_gpu(0, fields={83: millijoules}, answers={"nvmlDeviceGetTotalEnergyConsumption": millijoules})
+
+
+def test_energy_is_shared_by_measured_use(start: Start, proc: FakeProc) -> None:
+    """40 % of the time is 40 % of the energy; idle time is nobody's; together they are what the GPU has used."""
+    proc.run(11, pod_path(1))
+    proc.run(21, pod_path(2))
+    both = using({11: 1, 21: 1}, sample(11, 40), sample(21, 25))
+    started = start(counter(5_000_000, both))
+    first = owners(started.page(), ENERGY)
+    started.show(counter(5_010_003, both))
+    second = owners(started.page(), ENERGY)
+    started.show(counter(5_012_003, using({11: 1, 21: 1}, sample(21, 100))))
+    third = owners(started.page(), ENERGY)
+    rest = ("owner=unattributed",)
+
+    assert first == {pod_label(1): 0, pod_label(2): 0, rest: 0}
+    assert second == {pod_label(1): 4.001, pod_label(2): 2.5, rest: 3.502}
+    assert third == {pod_label(1): 4.001, pod_label(2): 4.5, rest: 3.502}
+    assert sum(third.values()) == pytest.approx(12.003, abs=1e-9)
+
+
+def test_who_works_more_than_the_whole_shares_the_whole(start: Start, proc: FakeProc) -> None:
+    """Samples of several processes can add up to more than 100 %; more energy than there was is given to nobody."""
+    proc.run(11, pod_path(1))
+    proc.run(21, pod_path(2))
+    both = using({11: 1, 21: 1}, sample(11, 90), sample(21, 60))
+    started = start(counter(1000, both))
+    started.show(counter(2500, both))
+
+    assert owners(started.page(), ENERGY) == {pod_label(1): 0.9, pod_label(2): 0.6, ("owner=unattributed",): 0}
+
+
+def test_it_does_not_matter_who_reads_and_how_often(start: Start, proc: FakeProc) -> None:
+    """It is added up once for each sweep: pages of the same sweep say the same."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(counter(1000, scenario))
+    started.show(counter(3000, scenario))
+    started.sweep()
+    pages = [owners(started.page(sweep=False), ENERGY) for _ in range(3)]
+
+    assert pages == [{pod_label(1): 1, ("owner=unattributed",): 1}] * 3
+
+
+def test_a_counter_that_begins_again_takes_nothing_away(start: Start, proc: FakeProc) -> None:
+    """The driver was loaded anew: what the counter shows now was used since."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(counter(9_000_000, scenario))
+    started.show(counter(9_001_000, scenario))
+    before = owners(started.page(), ENERGY)
+    started.show(counter(400, scenario))
+    after = owners(started.page(), ENERGY)
+
+    assert before == {pod_label(1): 0.5, ("owner=unattributed",): 0.5}
+    assert after == {pod_label(1): 0.7, ("owner=unattributed",): 0.7}
+
+
+def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start, proc: FakeProc) -> None:
+    """A failed question loses nothing of the total, and shows nothing meanwhile."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(counter(1000, scenario))
+    started.show(scenario.with_gpu(0, errors={"nvmlDeviceGetTotalEnergyConsumption": UNKNOWN}, fields={83: None}))
+    between = owners(started.page(), ENERGY)
+    started.show(counter(3000, scenario))
+
+    assert between == {}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 1, ("owner=unattributed",): 1}
+
+
+def test_without_measured_use_all_energy_is_nobodys(start: Start, proc: FakeProc) -> None:
+    """A zero for the owner would say that it used none."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}).with_gpu(0, answers={UTILIZATION: None})
+    started = start(counter(1000, scenario))
+    started.show(counter(3000, scenario))
+
+    assert owners(started.page(), ENERGY) == {("owner=unattributed",): 2}
+
+
+def test_an_owner_that_has_gone_keeps_its_total_for_a_while(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last seconds are scraped after it has ended; when it comes back it goes on from there."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(counter(1000, scenario))
+    started.show(counter(3000, scenario))
+    started.page()
+    started.show(counter(4000, using({})))
+    gone = owners(started.page(), ENERGY)
+    started.show(counter(6000, scenario))
+    back = owners(started.page(), ENERGY)
+    monkeypatch.setattr("otelgpu.ledger.KEEP", -1)
+    started.show(counter(6000, using({})))
+    forgotten = owners(started.page(), ENERGY)
+
+    assert gone == {pod_label(1): 1, ("owner=unattributed",): 2}
+    assert back == {pod_label(1): 2, ("owner=unattributed",): 3}
+    assert forgotten == {("owner=unattributed",): 3}
+
+
+def test_those_beyond_the_limit_have_a_total_together(start: Start, proc: FakeProc) -> None:
+    """And the sum is the GPU's own all the same."""
+    for pid in (1, 2, 3):
+        proc.run(pid, pod_path(pid))
+    scenario = using({1: 3, 2: 2, 3: 1}, sample(1, 20), sample(2, 30), sample(3, 40))
+    started = start(counter(1000, scenario), limits=Limits(owners_per_gpu=1))
+    started.show(counter(2000, scenario))
+
+    assert owners(started.page(), ENERGY) == {pod_label(1): 0.2, ("owner=other",): 0.7, ("owner=unattributed",): 0.1}
+
+
+def test_a_gpu_that_is_down_shows_no_owners_and_loses_no_energy(start: Start, proc: FakeProc) -> None:
+    """When it is back its owners go on from where they were."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(counter(1000, scenario))
+    started.show(counter(3000, scenario))
+    started.page()
+    started.show(counter(3000, scenario).with_gpu(0, lost=True))
+    down = started.page()
+    started.show(counter(5000, scenario))
+
+    assert owners(down) == owners(down, ENERGY) == {}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 2, ("owner=unattributed",): 2}
+
+
+# ---- Slurm's jobs on the series of the GPU
+
+
+def jobs_of(page: str) -> set[tuple[str, str, str]]:
+    """GPU, job and user of the series of GPU temperature."""
+    return {
+        (line.labels["gpu"], line.labels.get("hpc_job", "-"), line.labels.get("slurm_user", "-"))
+        for line in lines_of(page)
+        if line.name == "DCGM_FI_DEV_GPU_TEMP"
+    }
+
+
+@pytest.mark.parametrize("path", [job_path(42), "/slurm/uid_1000/job_42/step_0/task_0"])
+def test_jobs_are_found_without_a_prolog(path: str, node: Start, proc: FakeProc, fake: Fake) -> None:
+    """The processes on a GPU are in the job's control group; that is all a label hpc_job takes."""
+    proc.run(11, path, user=1000)
+    settings = Processes(proc_root=str(proc.folder))
+    plain = node(using({11: 1}), processes=settings, jobs=Jobs(slurm=True))
+    page = plain.page()
+    with_user = node(using({11: 1}), processes=settings, jobs=Jobs(slurm=True, slurm_user=True))
+
+    assert jobs_of(page) == {("0", "42", "-"), ("1", "-", "-")}
+    assert jobs_of(with_user.page()) == {("0", "42", "1000"), ("1", "-", "-")}
+    assert "otelgpu_owner_" not in page
+    assert fake.calls(UTILIZATION) == 0
+
+
+def test_a_job_that_has_ended_is_no_longer_on_the_gpu(node: Start, proc: FakeProc) -> None:
+    """The label follows the processes, sweep by sweep; two jobs share the GPU's series as with a prolog's files."""
+    proc.run(11, job_path(42))
+    proc.run(12, job_path(43))
+    started = node(using({11: 1, 12: 1}), processes=Processes(proc_root=str(proc.folder)), jobs=Jobs(slurm=True))
+    two = jobs_of(started.page())
+    started.show(using({12: 1}))
+    one = jobs_of(started.page())
+
+    assert {job for gpu, job, _ in two if gpu == "0"} == {"42", "43"}
+    assert {job for gpu, job, _ in one if gpu == "0"} == {"43"}
+
+
+def test_jobs_on_an_instance_label_the_instance(node: Start, proc: FakeProc) -> None:
+    """A job on a MIG instance has no part in the others."""
+    proc.run(11, job_path(42))
+    scenario = models.h100_mig().with_instance(0, 1, processes=(Process(11, GIB),))
+    page = node(scenario, processes=Processes(proc_root=str(proc.folder)), jobs=Jobs(slurm=True)).page()
+    jobs = [line.labels for line in lines_of(page) if "hpc_job" in line.labels and line.name.startswith("DCGM")]
+
+    assert {labels.get("GPU_I_ID") for labels in jobs} == {"3"}
+
+
+# ---- whole outputs, and the other ways out
+
+
+def everybody(proc: FakeProc) -> Scenario:
+    """A pod with two containers, a job, a service, a container, a stray process, and an instance of its own."""
+    proc.run(11, pod_path(1, 7))
+    proc.run(12, pod_path(1, 8))
+    proc.run(13, job_path(42), user=1000)
+    proc.run(14, "/system.slice/ollama.service", name="ollama", user=998)
+    proc.run(15, f"/docker/{container_id(9)}")
+    scenario = using(
+        {11: 1, 12: 2, 13: 3, 14: 4, 15: 5, 16: 6}, sample(11, 10, 1), sample(13, 20, 2, 3, 4), sample(16, 5)
+    )
+    mig = models.a100_mig().gpus[0]
+    scenario = scenario.but(gpus=(*scenario.gpus[:1], mig)).with_instance(1, 0, processes=(Process(11, GIB),))
+    return counter(1_000_000, scenario)
+
+
+@pytest.mark.parametrize("by", ["pod", "container", "process"])
+def test_the_page_of_owners_is_as_reviewed(by: str, start: Start, proc: FakeProc, golden: Golden) -> None:
+    """Every label of every series is seen and meant."""
+    scenario = everybody(proc)
+    started = start(scenario, by=by, names=by == "process", users=by == "process")
+    started.show(counter(1_002_000, scenario))
+
+    golden(f"page/processes_{by}.txt", owned(started.page()))
+
+
+def test_the_semconv_page_tells_the_same(start: Start, proc: FakeProc, golden: Golden) -> None:
+    """Under OpenTelemetry's names of the device and of the owner."""
+    scenario = everybody(proc)
+    started = start(scenario, by="process", names=True, users=True, naming="semconv")
+    started.show(counter(1_002_000, scenario))
+
+    golden("page/processes_semconv.txt", owned(started.page()))
+
+
+def test_openmetrics_takes_the_total_by_its_family(start: Start, proc: FakeProc) -> None:
+    """There the family of a counter is named without _total."""
+    started = start(everybody(proc))
+    page = started.page(form=Format.OPENMETRICS)
+
+    assert "# TYPE otelgpu_owner_energy_joules counter" in page
+    assert "otelgpu_owner_energy_joules_total{" in page
+
+
+def test_prometheus_takes_the_page(start: Start, proc: FakeProc, promtool: Path) -> None:
+    """A label that stands twice, or a strange name, costs the whole page."""
+    page = start(everybody(proc), by="process", names=True, users=True).page()
+    checked = subprocess.run([promtool, "check", "metrics"], input=page.encode(), capture_output=True, check=False)
+    lines = lines_of(page)
+
+    assert b"error while linting" not in checked.stderr
+    assert len({(line.name, *sorted(line.labels.items())) for line in lines}) == len(lines)
+
+
+def pushed(node: Node, sink: Collector, *scenarios: Scenario) -> None:
+    """Push once, and once more after each of these."""
+    (push,) = node.pipeline.pushes
+    assert isinstance(push, Push)
+    push.pusher.start()
+    push.reader.push()
+    for scenario in scenarios:
+        node.show(scenario)
+        node.sweep()
+        push.reader.push()
+    sink.expect(1 + len(scenarios))
+
+
+def test_a_collector_is_told_too(start: Start, proc: FakeProc) -> None:
+    """Under OpenTelemetry's attributes, with the time of the sweep; a process id is a number there."""
+    scenario = everybody(proc)
+    with collector() as sink:
+        started = start(scenario, by="process", users=True, otlp=Otlp(endpoint=sink.url))
+        pushed(started, sink, counter(1_002_000, scenario))
+    told = [point.attributes for point in sink.points("otelgpu.owner.memory.used") if point.value == 3 * GIB]
+    spent = [point.value for point in sink.points("otelgpu.owner.energy") if point.attributes.get("process.pid") == 13]
+
+    assert told[0] == {
+        "hw.id": GPU,
+        "hw.gpu.nvidia.job.id": "42",
+        "hw.gpu.nvidia.job.step": "0",
+        "process.pid": 13,
+        "process.user.id": "1000",
+    }
+    assert spent == [0, 0.4]
+
+
+def test_as_deltas_the_energy_is_what_came_on_top(start: Start, proc: FakeProc) -> None:
+    """As for every other total that is pushed as deltas; the first number is the baseline."""
+    scenario = everybody(proc)
+    with collector() as sink:
+        started = start(scenario, otlp=Otlp(endpoint=sink.url, temporality="delta"))
+        pushed(started, sink, counter(1_002_000, scenario), counter(1_005_000, scenario))
+    spent = [point.value for point in sink.points("otelgpu.owner.energy") if "hw.gpu.nvidia.job.id" in point.attributes]
+
+    assert spent == pytest.approx([0.4, 0.6])
+
+
+def test_readings_that_are_too_old_tell_no_use(start: Start, proc: FakeProc) -> None:
+    """A use is of its sweep; when the driver hangs, nothing is said."""
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}, sample(11, 40)))
+    snapshot = started.sweep()
+    page = started.pipeline.page(snapshot, Format.TEXT, shown=False).decode()
+
+    assert owned(page) == ""
+
+
+# ---- many of them
+
+
+@pytest.mark.parametrize("sweeps", [30, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start: Start, proc: FakeProc) -> None:
+    """Fifty new processes at each sweep, 100,000 in the long run: at the end only those that are there are known."""
+    many = 50
+    started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
+    sizes: list[int] = []
+    first = 1
+    for turn in range(sweeps):
+        pids = range(first, first + many)
+        for pid in pids:
+            proc.run(pid, pod_path(pid), name=f"worker-{pid}")
+        started.show(counter(1000 * turn, using(dict.fromkeys(pids, 1), *(sample(pid, 2) for pid in pids))))
+        page = started.page()
+        for pid in pids:
+            proc.end(pid)
+        first += many
+        if turn % 10 == 0:
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+    energy = owners(page, ENERGY)
+
+    assert len(owners(page)) == 41
+    assert len(energy) <= 40 + 40 + 2  # those that are there, as many that have gone, and the rest
+    assert sum(energy.values()) <= (sweeps - 1) + 1e-6
+    assert sizes[-1] < sizes[1] * 1.02 + 500

@@ -75,8 +75,9 @@ def ledger_for(config: Config) -> tuple[Ledger | None, list[Field]]:
     """Build what keeps the accounts of owners, and say which fields it needs; None where nobody wants them."""
     if config.processes.by == "off" and not config.jobs.slurm:
         return None, []
-    ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners)
-    return ledger, [CATALOGUE[ENERGY]] if config.processes.by != "off" else []
+    shows = config.processes.by != "off"
+    ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)
+    return ledger, [CATALOGUE[ENERGY]] if shows else []
 
 
 def tells_xids(config: Config) -> bool:

@@ -118,7 +118,9 @@ class Uses:
         return found if is_told else gap
 
     def _sampled(self) -> Mapping[int, Shares] | Gap:
-        """Give the newest shares of every process that has worked of late."""
+        """Give the newest shares of every process that has worked of late. NVML has none for MIG instances."""
+        if self._device.instance_id is not None:
+            return Gap.UNSUPPORTED
         since = int((self._wall() - RECENT) * 1_000_000)
         for ask in SAMPLERS:
             answer = self._asked(ask, partial(ask, self._handle, since))
