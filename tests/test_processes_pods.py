@@ -10,7 +10,8 @@ from tests.fakeapi import ApiServer, pod_object
 from tests.fakekubelet import pod
 from tests.fakeproc import FakeProc, pod_path, uid
 from tests.harness import lines_of, until
-from tests.test_kubernetes_api import GPU_0, Starter, api, kubelet, papers, watched
+from tests.test_kubernetes import GPU_0
+from tests.test_kubernetes_api import Starter, api, kubelet, papers, watched
 from tests.test_processes import ENERGY, GIB, MEMORY, SM, counter, owned, owners, sample, using
 
 __all__ = ["api", "kubelet", "papers", "watched"]  # the fixtures
@@ -64,9 +65,10 @@ def test_a_pod_whose_name_nobody_tells_goes_by_its_uid(watched: Starter, api: Ap
     """Without the API server the figures are there all the same, and are named once it answers."""
     told(api)
     settings = Processes(by="pod", proc_root=str(proc.folder))
-    started = watched(*SHARED, scenario=counter(1000, USED), processes=settings, up=False)
+    api.forbidden = {"list"}
+    started = watched(*SHARED, scenario=counter(1000, USED), processes=settings)
     before = owners(started.node.page())
-    api.start()
+    api.forbidden = set()
     until(lambda: (*A, f"pod_uid={uid(1)}") in owners(started.node.page()), "the name")
 
     assert before == {(f"pod_uid={uid(1)}",): 3 * GIB, (f"pod_uid={uid(2)}",): 4 * GIB}

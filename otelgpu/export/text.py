@@ -190,7 +190,7 @@ class TextPage:
             is_total = family is ENERGY
             name = page_name(family.name, family.unit, is_total=is_total)
             block = _head(name, family.text, "counter" if is_total else "gauge", openmetrics=openmetrics)
-            block += [f"{name}{labels} {_plain(value)}" for labels, value in lines]
+            block += [f"{name}{labels} {value!r}" for labels, value in lines]
             yield family.name, block
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
 
 from otelgpu.export.owners import OwnerLabels
-from otelgpu.model import Attributes, Device, Owner, Owners, Snapshot, Use
+from otelgpu.model import Attributes, Device, Owner, Owners, Snapshot, Spent, Use
 
 _NANOSECONDS = 1_000_000_000
 _PERCENT = 100
@@ -72,35 +72,21 @@ ENERGY = Family(
 )
 
 
-class Point(NamedTuple):
-    """One number of one owner. `since_unix` is set for totals."""
+class Row(NamedTuple):
+    """One owner of a device: `use`, or `spent` for a total."""
 
     device: Device
     owner: Owner
-    value: int | float
-    since_unix: float = 0.0
+    use: Use | None = None
+    spent: Spent | None = None
 
 
-def use_points(snapshot: Snapshot) -> Iterator[tuple[Family, list[Point]]]:
-    """Give the points of each family that has any, by name."""
-    energy = [
-        Point(device, owner, millijoules / _MILLI, since) for device, owner, millijoules, since in snapshot.energy
-    ]
-    rows = [
-        (
-            family,
-            [
-                Point(used.device, use.owner, value)
-                for used in snapshot.used
-                for use in used.uses
-                if (value := family.pick(use)) is not None
-            ],
-        )
-        for family in FAMILIES
-    ]
-    for family, points in sorted([*rows, (ENERGY, energy)], key=lambda row: row[0].name):
-        if points:
-            yield family, points
+def _rows(snapshot: Snapshot) -> Iterator[Row]:
+    for used in snapshot.used:
+        for use in used.uses:
+            yield Row(used.device, use.owner, use=use)
+    for spent in snapshot.energy:
+        yield Row(spent.device, spent.owner, spent=spent)
 
 
 def named(owner: Owner, owners: Owners) -> Owner:
@@ -112,25 +98,30 @@ def named(owner: Owner, owners: Owners) -> Owner:
 def use_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterator[Metric]:
     """Give the metrics of what owners use, with the time of their sweep."""
     stamp = int(snapshot.unix * _NANOSECONDS)
-    known: dict[tuple[str, Owner], Mapping[str, str | int]] = {}
-
-    def attributes(point: Point) -> Mapping[str, str | int]:
-        place = point.device.uuid, point.owner
-        if place not in known:
-            labels: dict[str, str | int] = dict(join.owner_labels(point.device, named(point.owner, owners)))
-            if _PID in labels:
-                labels[_PID] = int(labels[_PID])
-            known[place] = labels
-        return known[place]
-
-    for family, points in use_points(snapshot):
-        data = [
-            NumberDataPoint(attributes(point), int(point.since_unix * _NANOSECONDS), stamp, point.value)
-            for point in points
+    rows = [(_attributes(join.owner_labels(row.device, named(row.owner, owners))), row) for row in _rows(snapshot)]
+    for family in FAMILIES:
+        points = [
+            NumberDataPoint(attributes, 0, stamp, value)
+            for attributes, row in rows
+            if row.use is not None and (value := family.pick(row.use)) is not None
         ]
-        is_total = family is ENERGY
-        made = Sum(data, AggregationTemporality.CUMULATIVE, is_monotonic=True) if is_total else Gauge(data)
-        yield Metric(family.name, family.text, family.unit, made)
+        if points:
+            yield Metric(family.name, family.text, family.unit, Gauge(points))
+    totals = [
+        NumberDataPoint(attributes, int(spent.since_unix * _NANOSECONDS), stamp, spent.millijoules / _MILLI)
+        for attributes, row in rows
+        if (spent := row.spent) is not None
+    ]
+    if totals:
+        data = Sum(totals, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        yield Metric(ENERGY.name, ENERGY.text, ENERGY.unit, data)
+
+
+def _attributes(labels: Attributes) -> Mapping[str, str | int]:
+    attributes: dict[str, str | int] = dict(labels)
+    if _PID in attributes:
+        attributes[_PID] = int(attributes[_PID])
+    return attributes
 
 
 class Prefixes:
@@ -143,22 +134,27 @@ class Prefixes:
         self._kept: dict[tuple[str, Owner], str] = {}
 
     def lines(self, snapshot: Snapshot, owners: Owners) -> Iterator[tuple[Family, list[tuple[str, int | float]]]]:
-        """Give the points of each family as labels and number."""
+        """Give the points of each family that has any, as labels and number."""
         identity = snapshot.identity, owners.identity
         before = self._kept if identity == self._identity else {}
         self._identity = identity
-        now: dict[tuple[str, Owner], str] = {}
-        for family, points in use_points(snapshot):
-            lines: list[tuple[str, int | float]] = []
-            for device, owner, value, _ in points:
-                place = device.uuid, owner
-                labels = now.get(place)
-                if labels is None:
-                    labels = now[place] = before.get(place) or self._labels(device, owner, owners)
-                lines.append((labels, value))
-            yield family, lines
-        self._kept = now
-
-    def _labels(self, device: Device, owner: Owner, owners: Owners) -> str:
-        pairs: Attributes = self._join.owner_labels(device, named(owner, owners))
-        return self._write(pairs)
+        now = self._kept = {}
+        rows: list[tuple[str, Use]] = []
+        totals: list[tuple[str, int | float]] = []
+        for device, owner, use, spent in _rows(snapshot):
+            place = device.uuid, owner
+            labels = now.get(place) or before.get(place)
+            if labels is None:
+                labels = self._write(self._join.owner_labels(device, named(owner, owners)))
+            now[place] = labels
+            if use is not None:
+                rows.append((labels, use))
+            elif spent is not None:
+                totals.append((labels, spent.millijoules / _MILLI))
+        for family in FAMILIES:
+            pick = family.pick
+            points = [(labels, value) for labels, use in rows if (value := pick(use)) is not None]
+            if points:
+                yield family, points
+        if totals:
+            yield ENERGY, totals

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from otelgpu.model import UNATTRIBUTED, Owner, OwnerKind
 from otelgpu.processes.cgroups import Place, place_in
-from otelgpu.processes.proc import ProcFolder
+from otelgpu.processes.proc import ProcFolder, printable
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class ProcessOwners:
             step=place.step if by != "pod" else "",
             slurm_user=job_user,
             unit=place.unit,
-            process=name if self.telling.names else "",
+            process=printable(name) if self.telling.names else "",
             user=user,
             pid=str(pid) if by == "process" else "",
         )

@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Started(NamedTuple):
-    """One process: its start, in clock ticks since the boot, and its name."""
+    """One process: its start, in clock ticks since the boot, and its name as it gave it."""
 
     ticks: int
     name: str
@@ -50,7 +50,7 @@ class ProcFolder:
         parts = tail.split()
         if not parenthesis or len(parts) <= _START or not parts[_START].isdecimal():
             return None
-        return Started(int(parts[_START]), printable(head.partition("(")[2]))
+        return Started(int(parts[_START]), head.partition("(")[2])
 
     def groups(self, pid: int) -> str:
         """Give its control groups, as they stand there; "" for a process that is gone."""

@@ -8,7 +8,7 @@ Rule 4: all of it runs in the thread of the GPU.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -156,9 +156,10 @@ def _shares(sample: Any) -> Shares:  # noqa: ANN401 - c_nvmlProcessUtilizationSa
     return tuple(share if (share := getattr(sample, name)) <= ALL else None for name in _SHARES)
 
 
-def _summed(owner: Owner, parts: Iterable[tuple[int | None, Shares]]) -> Use:
+def _summed(owner: Owner, parts: Sequence[tuple[int | None, Shares]]) -> Use:
     """Add up what the processes of an owner use."""
-    parts = list(parts)
+    if len(parts) == 1:
+        return Use(owner, parts[0][0], *parts[0][1])
     memory = total([used for used, _ in parts])
     # The samples of two processes are not of the same instant, so their sum may be a little too much.
     shares = [total(of_one, ALL) for of_one in zip(*(shares for _, shares in parts), strict=True)]
