@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
 from tests.conftest import Golden
 from tests.fakenvml import Fake, Process, Scenario, models
-from tests.fakeproc import FakeProc, container_id, job_path, pod_path, uid
-from tests.harness import Node, lines_of, series
+from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
+from tests.harness import Node, lines_of, refused, series, serving
 from tests.push.collectors import Collector, collector
 
 UTILIZATION, INFO = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
@@ -865,3 +866,58 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     assert len(energy) <= 40 + 40 + 2  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) <= (sweeps - 1) + 1e-6
     assert sizes[-1] < sizes[1] * 1.02 + 500
+
+
+# ---- the program
+
+
+def test_the_program_reads_the_real_proc(tmp_path: Path) -> None:
+    """This test's own process is on the GPU, and it is found in the kernel's own files."""
+    if str(Path("/proc/self/ns/pid").readlink()) != HOST:
+        pytest.skip("not in the host's process id namespace")
+    me = os.getpid()
+    name = Path("/proc/self/comm").read_text().strip()
+    flags = ("--processes", "process", "--processes-names", "--processes-users", "--reuse", "0")
+    with serving(using({me: 1}, sample(me, 40)), tmp_path, *flags) as served:
+        page = served.page()
+        assert served.stop() == 0
+    (labels,) = owners(page)
+
+    assert {f"pid={me}", f"process={name}", f"user={os.getuid()}"} <= set(labels)
+    assert owners(page, SM) == {labels: 0.4}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--processes", "pods"), "--processes pods: expected off, pod, container or process"),
+        (
+            ("--processes", "pod", "--source", "simulated"),
+            "processes.by: a simulated node has no processes",
+        ),
+        (("--jobs-slurm", "--source", "simulated"), "--jobs-slurm: jobs.slurm: a simulated node has no processes"),
+        (("--proc-root", "proc"), "--proc-root proc: expected a whole path, which begins with /"),
+        (("--limits-owners-per-gpu", "0"), "--limits-owners-per-gpu 0: expected a whole number from 1 to 10000"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(flags: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """It names the flag and what would be right."""
+    status, lines = refused(using({}), tmp_path, *flags)
+
+    assert status == 2
+    assert said in lines[-1]
+
+
+def test_the_setting_can_come_from_a_file(tmp_path: Path, proc: FakeProc) -> None:
+    """`off` is a word here, though YAML likes to read it as false."""
+    proc.run(11, pod_path(1))
+    file = tmp_path / "otelgpu.yaml"
+    file.write_text(f"processes: {{by: pod, proc_root: {proc.folder}}}\nlimits: {{owners: 7}}\n")
+    with serving(using({11: 1}), tmp_path, "--config", str(file)) as served:
+        on = served.page()
+    file.write_text("processes: {by: off}\n")
+    with serving(using({11: 1}), tmp_path, "--config", str(file)) as served:
+        off = served.page()
+
+    assert owners(on) == {pod_label(1): GIB}
+    assert owned(off) == ""
