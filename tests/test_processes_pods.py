@@ -84,3 +84,18 @@ def test_the_uid_is_on_other_series_only_when_asked_for(watched: Starter, api: A
     started = watched(pod("notebook-a", GPU_0), scenario=USED, processes=settings, pod_uid=True)
 
     assert {labels.get("pod_uid") for labels in started.labels()} == {uid(1)}
+
+
+def test_no_label_of_a_pod_passes_for_one_of_ours(watched: Starter, api: ApiServer, proc: FakeProc) -> None:
+    """A pod that calls itself owner="other" is not the rest; on all other series its labels keep their names."""
+    labels = {"owner": "other", "user": "root", "process": "x", "unit": "y", "container-id": "z"}
+    api.put(pod_object("notebook-a", uid=uid(1), **labels))
+    settings = Processes(by="process", users=True, proc_root=str(proc.folder))
+    started = watched(pod("notebook-a", GPU_0), scenario=using({11: 1}), processes=settings, pod_labels=True)
+    page = started.node.page()
+    (shown,) = owners(page)
+    (others, *_) = started.labels()
+
+    assert {"pod_label_owner=other", "pod_label_user=root", "pod_label_process=x", "pod_label_unit=y"} <= set(shown)
+    assert {"pod_label_container_id=z", "user=0"} <= set(shown)
+    assert (others["owner"], others["user"], others["process"], others["unit"]) == ("other", "root", "x", "y")

@@ -76,6 +76,7 @@ OWNER_LABELS = (
     ("user", "user"),
     ("vgpu", "vgpu"),
 )
+_USE_LABELS = frozenset(name for name, _ in OWNER_LABELS)
 OLD_OWNER_LABELS = tuple(
     ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
     for name, text in OWNER_LABELS
@@ -203,6 +204,11 @@ class DcgmJoin:
         """List the labels by which a device and one of its owners are known."""
         return (*self.device_labels(device), *self._owner_attributes(owner), *self._pod_labels(owner))
 
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the labels of what an owner uses; no label of a pod passes for one that only these have."""
+        pods = shown_pod_labels(owner.labels, self._own_labels | _USE_LABELS)[0]
+        return (*self.device_labels(device), *self._owner_attributes(owner), *pods)
+
     def device_labels(self, device: Device) -> Attributes:
         """List the labels by which a device is known."""
         instance = () if device.instance_id is None else (("GPU_I_ID", str(device.instance_id)),)
@@ -269,6 +275,10 @@ class SemconvJoin:
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""
         return (*self.device_labels(device), *_owner_attributes(owner))
+
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the attributes of what an owner uses."""
+        return self.owner_labels(device, owner)
 
     def device_labels(self, device: Device) -> Attributes:
         """List the attributes by which a device is known."""

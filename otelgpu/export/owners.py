@@ -41,6 +41,9 @@ class OwnerLabels(Protocol):
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the labels of one point."""
 
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the labels of what an owner uses of a device."""
+
     def device_labels(self, device: Device) -> Attributes:
         """List the labels by which a device is known."""
 

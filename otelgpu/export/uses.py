@@ -98,7 +98,7 @@ def named(owner: Owner, owners: Owners) -> Owner:
 def use_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterator[Metric]:
     """Give the metrics of what owners use, with the time of their sweep."""
     stamp = int(snapshot.unix * _NANOSECONDS)
-    rows = [(_attributes(join.owner_labels(row.device, named(row.owner, owners))), row) for row in _rows(snapshot)]
+    rows = [(_attributes(join.use_labels(row.device, named(row.owner, owners))), row) for row in _rows(snapshot)]
     for family in FAMILIES:
         points = [
             NumberDataPoint(attributes, 0, stamp, value)
@@ -145,7 +145,7 @@ class Prefixes:
             place = device.uuid, owner
             labels = now.get(place) or before.get(place)
             if labels is None:
-                labels = self._write(self._join.owner_labels(device, named(owner, owners)))
+                labels = self._write(self._join.use_labels(device, named(owner, owners)))
             now[place] = labels
             if use is not None:
                 rows.append((labels, use))
