@@ -301,6 +301,12 @@ PATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "Slurm": (job_path(42), ("hpc_job=42",)),
     "Slurm with several daemons": ("/system.slice/node7_slurmstepd.scope/job_42/step_batch/user", ("hpc_job=42",)),
     "Slurm, version 1": ("/slurm/uid_1000/job_42/step_0/task_0", ("hpc_job=42",)),
+    "Slurm seen out of a namespace": ("/../slurmstepd.scope/job_42/step_0/user/task_0", ("hpc_job=42",)),
+    "a user who plays Slurm": (
+        "/user.slice/user-1000.slice/user@1000.service/slurm/job_42/step_0",
+        ("unit=user@1000.service",),
+    ),
+    "a container that plays pod": (f"{pod_path(1, 7)}/kubepods/pod{uid(2)}/{container_id(8)}", pod_label(1)),
     "none of these": ("/init.slice", ("owner=unattributed",)),
     "the root": ("/", ("owner=unattributed",)),
 }

@@ -5,7 +5,9 @@
 
 Rule 1: paths are read as they are found in the field, by what is sure in them: a pod's UID, a container's 64 digits, a
         job below slurm. Where they begin does not matter: seen out of a control group namespace they begin with /..
-Rule 2: of several hierarchies (version 1, or both versions) the one that says most counts.
+Rule 2: who may make groups of his own makes them below one that tells whose he is: the outermost pod and container
+        count, and a job only at the top.
+Rule 3: of several hierarchies (version 1, or both versions) the one that says most counts.
 """
 
 import re
@@ -15,7 +17,8 @@ _UID = r"[0-9a-f]{8}(?P<dash>[-_])[0-9a-f]{4}(?P=dash)[0-9a-f]{4}(?P=dash)[0-9a-
 _POD = re.compile(rf"[/-]pod(?P<uid>{_UID}|[0-9a-f]{{32}})(?:\.slice)?(?=[/:]|$)")  # a static pod's has no dashes
 _CONTAINER = re.compile(r"[/:-](?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
 _JOB = re.compile(
-    r"slurm[^/]*/(?:uid_(?P<user>[0-9]{1,10})/)?job_(?P<job>[0-9]{1,20})(?:/step_(?P<step>[0-9A-Za-z_.]{1,40}))?(?=/|$)"
+    r"(?:/\.\.)*(?:/system\.slice)?/(?:slurm[^/]*|[^/]*slurmstepd\.scope)/"
+    r"(?:uid_(?P<user>[0-9]{1,10})/)?job_(?P<job>[0-9]{1,20})(?:/step_(?P<step>[0-9A-Za-z_.]{1,40}))?(?=/|$)"
 )
 _UNIT = re.compile(r"/(?P<unit>[^/]{1,250}\.(?:service|scope))(?=/|$)")
 _DELETED = " (deleted)"
@@ -50,7 +53,7 @@ def _place(path: str) -> Place:
     if pod := _POD.search(path):
         container = _CONTAINER.search(path, pod.end())
         return Place(pod_uid=pod["uid"].replace("_", "-"), container_id=container["id"] if container else "")
-    if job := _JOB.search(path):
+    if job := _JOB.match(path):
         return Place(job=job["job"], step=job["step"] or "", job_user=job["user"] or "")
     if container := _CONTAINER.search(path):
         return Place(container_id=container["id"])
