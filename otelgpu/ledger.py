@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from otelgpu.model import OTHER, UNATTRIBUTED, Device, DeviceUse, Owner, OwnerKind, Sample, Spent, Use
-from otelgpu.processes.owners import total
 
 KEEP = 600.0  # seconds
 ENERGY = 156  # DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION
@@ -156,3 +155,12 @@ def _folded(used: DeviceUse, there: frozenset[_Place]) -> DeviceUse:
     memory, *shares = zip(*(use[1:] for use in folded), strict=True)
     others = Use(THE_OTHERS, total(memory), *(total(each, ALL) for each in shares))
     return replace(used, uses=(*shown, others), folded=len(folded))
+
+
+def total(parts: Iterable[int | None], most: int | None = None) -> int | None:
+    """Add up, to no more than *most*; None where a part is not known."""
+    known = list(parts)
+    if any(part is None for part in known):
+        return None
+    summed = sum(part for part in known if part is not None)
+    return summed if most is None else min(summed, most)

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from otelgpu.config import Jobs, Limits, Otlp, Processes
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
-from tests.conftest import Golden
+from tests.conftest import ROOT, Golden
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
 from tests.harness import Node, lines_of, refused, series, serving
@@ -927,3 +928,14 @@ def test_the_setting_can_come_from_a_file(tmp_path: Path, proc: FakeProc) -> Non
 
     assert owners(on) == {pod_label(1): GIB}
     assert owned(off) == ""
+
+
+def test_when_off_none_of_it_is_loaded() -> None:
+    """A plain scrape target stays small."""
+    code = (
+        "import sys; from otelgpu.config import Config; from otelgpu.service import Pipeline;"
+        "Pipeline(Config(), {}); print([name for name in sys.modules if name.startswith('otelgpu.processes')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert done.stdout == "[]\n"

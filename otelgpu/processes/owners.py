@@ -123,12 +123,3 @@ def _kind(place: Place) -> OwnerKind:
     if place.container_id:
         return OwnerKind.CONTAINER
     return OwnerKind.UNIT if place.unit else OwnerKind.PROCESS
-
-
-def total(parts: Iterable[int | None], most: int | None = None) -> int | None:
-    """Add up, to no more than *most*; None where a part is not known."""
-    known = list(parts)
-    if any(part is None for part in known):
-        return None
-    summed = sum(part for part in known if part is not None)
-    return summed if most is None else min(summed, most)

@@ -6,6 +6,7 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from otelgpu.config import Config
 from otelgpu.errors import ConfigError
@@ -13,8 +14,6 @@ from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
 from otelgpu.ledger import ENERGY, Ledger
 from otelgpu.model import Device
-from otelgpu.processes.owners import ProcessOwners, Telling
-from otelgpu.processes.proc import ProcFolder
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,11 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
 
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
     """
-    owners = process_owners(config)
+    processes, jobs = config.processes, config.jobs
+    asks = _wants_processes(config)
     if config.source.kind == "simulated":
-        if owners is not None:
-            key = "processes.by" if owners.telling.uses else "jobs.slurm"
+        if asks:
+            key = "jobs.slurm" if processes.by == "off" else "processes.by"
             raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
@@ -58,22 +58,26 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
+    uses = None
+    if asks:
+        from otelgpu.processes.owners import ProcessOwners, Telling
+        from otelgpu.processes.proc import ProcFolder
+        from otelgpu.sources.nvml.uses import Uses
+
+        telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
+        uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, owners=owners, slow_interval=slow), NvmlSource.readable
+    return NvmlSource(wanted, told, uses=uses, slow_interval=slow), NvmlSource.readable
 
 
-def process_owners(config: Config) -> ProcessOwners | None:
-    """Build what finds the owners of processes; None where nobody wants to know of them."""
-    processes, jobs = config.processes, config.jobs
-    if processes.by == "off" and not jobs.slurm:
-        return None
-    telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
-    return ProcessOwners(ProcFolder(processes.proc_root), telling)
+def _wants_processes(config: Config) -> bool:
+    """Whether anybody wants to know which processes are on the GPUs."""
+    return config.processes.by != "off" or config.jobs.slurm
 
 
 def ledger_for(config: Config) -> tuple[Ledger | None, list[Field]]:
     """Build what keeps the accounts of owners, and say which fields it needs; None where nobody wants them."""
-    if config.processes.by == "off" and not config.jobs.slurm:
+    if not _wants_processes(config):
         return None, []
     shows = config.processes.by != "off"
     ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)

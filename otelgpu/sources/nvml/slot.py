@@ -3,15 +3,25 @@
 Rule 1: all of it belongs to the thread that opened the slot; others look at `answers` and `there` while they grow.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from otelgpu.model import Device, DeviceUse, Missing, Reading, Sample
 from otelgpu.sources.nvml.gpm import GpmWindow
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.plan import Answer, Plan
-from otelgpu.sources.nvml.uses import Uses
+
+
+class UseQuestions(Protocol):
+    """What asks who uses a device (`uses.Uses`, which costs memory that is spent only where it is wanted)."""
+
+    def ask(self) -> DeviceUse:
+        """Ask once. Raise DeviceDownError when the device is gone."""
+
+
+UseMaker: TypeAlias = Callable[[Device, Handle], UseQuestions]
 
 
 @dataclass(slots=True)
@@ -20,7 +30,7 @@ class Readers:
 
     plan: Plan
     gpm: GpmWindow | None
-    uses: Uses | None = None
+    uses: UseQuestions | None = None
     _profiled: list[Answer] = field(default_factory=list)
 
     def answers(self) -> list[Answer]:

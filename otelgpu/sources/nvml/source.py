@@ -20,7 +20,6 @@ from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.fields.process import PROCESS_IDS
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
-from otelgpu.processes.owners import ProcessOwners
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
 from otelgpu.sources.nvml.errors import (
@@ -38,8 +37,7 @@ from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
-from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
-from otelgpu.sources.nvml.uses import Uses
+from otelgpu.sources.nvml.slot import Readers, Slot, UseMaker, sample_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +58,12 @@ class NvmlSource:
         fields: Iterable[Field],
         told: Told = unheard,
         *,
-        owners: ProcessOwners | None = None,
+        uses: UseMaker | None = None,
         slow_interval: float = SLOW,
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
-        self._owners = owners
+        self._uses = uses
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
@@ -279,8 +277,7 @@ class NvmlSource:
         refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
         plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
         gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
-        uses = Uses(device, handle, self._owners, clock=self._clock) if self._owners is not None else None
-        return Readers(plan, gpm, uses)
+        return Readers(plan, gpm, None if self._uses is None else self._uses(device, handle))
 
     def _xid(self, known: Slot) -> list[Answer]:
         if self._events is None:

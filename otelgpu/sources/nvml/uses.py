@@ -14,8 +14,9 @@ from typing import Any
 
 import pynvml
 
+from otelgpu.ledger import total
 from otelgpu.model import Device, DeviceUse, Gap, Owner, Use
-from otelgpu.processes.owners import NOBODY_KNOWN, Known, ProcessOwners, total
+from otelgpu.processes.owners import NOBODY_KNOWN, Known, ProcessOwners
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
@@ -53,8 +54,8 @@ class Uses:
         self,
         device: Device,
         handle: Handle,
-        owners: ProcessOwners,
         *,
+        owners: ProcessOwners,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
