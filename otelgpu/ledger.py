@@ -59,7 +59,7 @@ class Ledger:
         self._gpus: dict[str, _Gpu] = {}
 
     def entered(
-        self, samples: Sequence[Sample], known: Iterable[str], *, at: float, unix: float
+        self, samples: Sequence[Sample], known: Iterable[str], at: float, unix: float
     ) -> tuple[tuple[DeviceUse, ...], tuple[Spent, ...]]:
         """Enter one sweep, made *at* (monotonic); give the uses as they are shown, and the energy of each owner.
 

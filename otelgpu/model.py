@@ -5,7 +5,7 @@ Rule 2: a value that could not be read is a Missing with its Gap; no number stan
 Rule 3: a Reading holds the driver's own number in the driver's own unit (the catalogue row names it).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -217,6 +217,11 @@ class Spent(NamedTuple):
     owner: Owner
     millijoules: int
     since_unix: float
+
+
+Used: TypeAlias = tuple[tuple[DeviceUse, ...], tuple[Spent, ...]]
+# What enters who uses what, given samples, the UUIDs of all known GPUs, and the time, monotonic and since the epoch.
+Enter: TypeAlias = Callable[[Sequence[Sample], Iterable[str], float, float], Used]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from otelgpu.fields import Field
-from otelgpu.ledger import Ledger
 from otelgpu.limit import Limit
-from otelgpu.model import Device, Snapshot
+from otelgpu.model import Device, Enter, Snapshot
 from otelgpu.rounds import Outcome, Rounds
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
@@ -59,7 +58,7 @@ class Sampler:
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
-        ledger: Ledger | None = None,
+        enter: Enter | None = None,
         seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -68,7 +67,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._seen = seen
-        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent, ledger=ledger)
+        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent, enter=enter)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
         self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)

@@ -70,7 +70,7 @@ class Pipeline:
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
-        ledger, its_fields = ledger_for(config)
+        enter, its_fields = ledger_for(config)
         read = self._read(its_fields)
         source, readable = make_source(config, read, self.events.told)
         self.fields = [field for field in self.wanted if field.id in readable]
@@ -85,7 +85,7 @@ class Pipeline:
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
-            ledger=ledger,
+            enter=enter,
             seen=self.events.seen,
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
@@ -100,7 +100,7 @@ class Pipeline:
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
         create_attribution_instruments(meter, self.attribution)
-        if ledger is not None:
+        if enter is not None:
             create_use_instruments(meter, pinned)
         if self.pushes:
             self.pushes[0].create_instruments(meter)

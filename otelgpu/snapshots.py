@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otelgpu.fields import Field
-from otelgpu.ledger import Ledger
 from otelgpu.model import (
     Attributes,
     Device,
-    DeviceUse,
+    Enter,
     Gap,
     GpuState,
     Missing,
@@ -28,14 +27,13 @@ from otelgpu.model import (
     SeriesKey,
     Snapshot,
     SourceFacts,
-    Spent,
+    Used,
 )
 from otelgpu.roster import Roster
 
 logger = logging.getLogger(__name__)
 
 Numbers = dict[int, dict[SeriesKey, int | float]]
-Used = tuple[tuple[DeviceUse, ...], tuple[Spent, ...]]
 _NO_USE: Used = ((), ())
 Rows = tuple[tuple[Field, str], ...]
 
@@ -59,7 +57,7 @@ class _Last(NamedTuple):
 class Assembler:
     """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances.
 
-    *heard* gives what is known of a GPU that does not answer; *ledger* enters who uses what, where that is read.
+    *heard* gives what is known of a GPU that does not answer; *enter* is told who uses what, where that is read.
     """
 
     def __init__(
@@ -68,13 +66,13 @@ class Assembler:
         *,
         heard: Callable[[Device], Sequence[Reading]],
         repeat_parent: bool = False,
-        ledger: Ledger | None = None,
+        enter: Enter | None = None,
     ) -> None:
         self.dropped: dict[str, int] = {}
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
         self._repeat_parent = repeat_parent
-        self._ledger = ledger
+        self._enter = enter
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
@@ -161,10 +159,9 @@ class Assembler:
 
     def _entered(self, samples: Sequence[Sample], states: Iterable[GpuState], times: Times) -> Used:
         """Enter who uses what, where that is read."""
-        if self._ledger is None:
+        if self._enter is None:
             return _NO_USE
-        known = (state.device.uuid for state in states)
-        return self._ledger.entered(samples, known, at=times.at, unix=times.unix)
+        return self._enter(samples, (state.device.uuid for state in states), times.at, times.unix)
 
     def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
         """Say of each GPU which instances it has, or had when it last answered."""

@@ -933,8 +933,9 @@ def test_the_setting_can_come_from_a_file(tmp_path: Path, proc: FakeProc) -> Non
 def test_when_off_none_of_it_is_loaded() -> None:
     """A plain scrape target stays small."""
     code = (
-        "import sys; from otelgpu.config import Config; from otelgpu.service import Pipeline;"
-        "Pipeline(Config(), {}); print([name for name in sys.modules if name.startswith('otelgpu.processes')])"
+        "import sys; from otelgpu.config import Config, SourceChoice; from otelgpu.service import look;"
+        "look(Config(source=SourceChoice('simulated', '1xh100')), {});"
+        "print(sorted({'otelgpu.processes', 'otelgpu.ledger', 'otelgpu.export.uses'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
 

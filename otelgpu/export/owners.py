@@ -86,6 +86,15 @@ def state_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
         yield _metric(GPU_STATE, text, points, snapshot)
 
 
+def uses_of(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterable[Metric]:
+    """Give what each owner uses; nothing where processes are not asked about."""
+    if not snapshot.used:
+        return ()
+    from otelgpu.export.uses import use_metrics  # here: it costs memory that is spent only where it is wanted
+
+    return use_metrics(join, snapshot, owners)
+
+
 def allocatable(snapshot: Snapshot) -> list[Device]:
     """List the devices that can be held: a GPU that is partitioned is held in parts."""
     devices = snapshot.devices().values()

@@ -23,9 +23,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from otelgpu.export.join import SemconvJoin, scaled
-from otelgpu.export.owners import owner_metrics, state_metrics
+from otelgpu.export.owners import owner_metrics, state_metrics, uses_of
 from otelgpu.export.page import Format
-from otelgpu.export.uses import use_metrics
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
 from otelgpu.model import NOBODY, Owners, Snapshot
@@ -74,7 +73,7 @@ class Joiner:
             of_owners += owner_metrics(self._join, snapshot, owners)
             if shown:
                 of_owners += state_metrics(self._join, snapshot, owners)
-                of_owners += use_metrics(self._join, snapshot, owners)
+                of_owners += uses_of(self._join, snapshot, owners)
         owned = iter([of_owners])
         return MetricsData(
             [

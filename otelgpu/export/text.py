@@ -21,7 +21,6 @@ from opentelemetry.sdk.metrics.export import (
 
 from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
-from otelgpu.export.uses import ENERGY, Prefixes
 from otelgpu.fields import Field, Number, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
@@ -34,6 +33,8 @@ _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
 Identity: TypeAlias = tuple[int, int]  # of the snapshot and of the owners
+# The metrics of what owners use: name, unit, help, whether it is a total, and each point as labels and number.
+UseLines: TypeAlias = Callable[[Snapshot, Owners], Iterable[tuple[str, str, str, bool, list[tuple[str, int | float]]]]]
 Block: TypeAlias = tuple[str, list[str]]  # the name that orders it, and the lines of one family
 
 
@@ -68,7 +69,7 @@ class TextPage:
     def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
-        self._prefixes_of_uses = Prefixes(join, labelled)
+        self._use_lines: UseLines | None = None  # made with the first use there is: it costs memory
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
         self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
         self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
@@ -186,12 +187,17 @@ class TextPage:
 
     def _use_blocks(self, snapshot: Snapshot, owners: Owners, *, openmetrics: bool) -> Iterator[Block]:
         """Write what owners use; nothing where that is not asked for."""
-        for family, lines in self._prefixes_of_uses.lines(snapshot, owners) if snapshot.used else ():
-            is_total = family is ENERGY
-            name = page_name(family.name, family.unit, is_total=is_total)
-            block = _head(name, family.text, "counter" if is_total else "gauge", openmetrics=openmetrics)
-            block += [f"{name}{labels} {value!r}" for labels, value in lines]
-            yield family.name, block
+        if not snapshot.used:
+            return
+        if self._use_lines is None:
+            from otelgpu.export.uses import Prefixes
+
+            self._use_lines = Prefixes(self._join, labelled).lines
+        for name, unit, text, is_total, lines in self._use_lines(snapshot, owners):
+            full = page_name(name, unit, is_total=is_total)
+            block = _head(full, text, "counter" if is_total else "gauge", openmetrics=openmetrics)
+            block += [f"{full}{labels} {value!r}" for labels, value in lines]
+            yield name, block
 
 
 def _blocks(metrics: Iterable[Metric]) -> Iterator[Block]:

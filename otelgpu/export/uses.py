@@ -133,8 +133,10 @@ class Prefixes:
         self._identity: tuple[int, int] | None = None
         self._kept: dict[tuple[str, Owner], str] = {}
 
-    def lines(self, snapshot: Snapshot, owners: Owners) -> Iterator[tuple[Family, list[tuple[str, int | float]]]]:
-        """Give the points of each family that has any, as labels and number."""
+    def lines(
+        self, snapshot: Snapshot, owners: Owners
+    ) -> Iterator[tuple[str, str, str, bool, list[tuple[str, int | float]]]]:
+        """Give the metrics that have points; see UseLines of text.py."""
         identity = snapshot.identity, owners.identity
         before = self._kept if identity == self._identity else {}
         self._identity = identity
@@ -155,6 +157,6 @@ class Prefixes:
             pick = family.pick
             points = [(labels, value) for labels, use in rows if (value := pick(use)) is not None]
             if points:
-                yield family, points
+                yield family.name, family.unit, family.text, False, points
         if totals:
-            yield ENERGY, totals
+            yield ENERGY.name, ENERGY.unit, ENERGY.text, True, totals

@@ -12,8 +12,7 @@ from otelgpu.config import Config
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
-from otelgpu.ledger import ENERGY, Ledger
-from otelgpu.model import Device
+from otelgpu.model import Device, Enter
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -75,13 +74,15 @@ def _wants_processes(config: Config) -> bool:
     return config.processes.by != "off" or config.jobs.slurm
 
 
-def ledger_for(config: Config) -> tuple[Ledger | None, list[Field]]:
-    """Build what keeps the accounts of owners, and say which fields it needs; None where nobody wants them."""
+def ledger_for(config: Config) -> tuple[Enter | None, list[Field]]:
+    """Build what enters who uses what, and say which fields it needs; None where nobody wants to know."""
     if not _wants_processes(config):
         return None, []
+    from otelgpu.ledger import ENERGY, Ledger
+
     shows = config.processes.by != "off"
     ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)
-    return ledger, [CATALOGUE[ENERGY]] if shows else []
+    return ledger.entered, [CATALOGUE[ENERGY]] if shows else []
 
 
 def tells_xids(config: Config) -> bool:
