@@ -22,7 +22,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otelgpu.fields import Field
 from otelgpu.instruments import Pinned
-from otelgpu.model import Device, Snapshot
+from otelgpu.model import Device, DeviceUse, Snapshot
 
 Observations = Iterable[Observation]
 
@@ -123,6 +123,39 @@ def create_own_instruments(
         explicit_bucket_boundaries_advisory=SCRAPE_BOUNDS,
     )
     return scrape.record
+
+
+def create_use_instruments(meter: Meter, pinned: Pinned) -> None:
+    """Register what is said about finding out who uses the GPUs; only where that is asked for."""
+
+    def gauge(name: str, description: str, report: Callable[[DeviceUse], Iterable[tuple[int, dict[str, str]]]]) -> None:
+        def callback(_: CallbackOptions) -> Observations:
+            snapshot = pinned.shown
+            for used in () if snapshot is None else snapshot.used:
+                labels = _labels(used.device) | _instance(used.device)
+                yield from (Observation(value, labels | more) for value, more in report(used))
+
+        meter.create_observable_gauge(name, callbacks=[callback], description=description)
+
+    gauge(
+        "otelgpu.owners.missing",
+        "What of the owners of a GPU could not be found out, and why; always 1.",
+        lambda used: [(1, {"what": what, "gap": gap.value}) for what, gap in used.gaps],
+    )
+    gauge(
+        "otelgpu.owners.folded",
+        'Owners of a GPU that are beyond the limits and summed as owner="other".',
+        lambda used: [(used.folded, {})],
+    )
+    gauge(
+        "otelgpu.processes.unknown",
+        "Processes on a GPU whose owner could not be found.",
+        lambda used: [(used.unknown, {})],
+    )
+
+
+def _instance(device: Device) -> dict[str, str]:
+    return {} if device.instance_id is None else {"GPU_I_ID": str(device.instance_id)}
 
 
 def _labels(device: Device) -> dict[str, str]:

@@ -5,8 +5,8 @@ Rule 2: a value that could not be read is a Missing with its Gap; no number stan
 Rule 3: a Reading holds the driver's own number in the driver's own unit (the catalogue row names it).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -76,6 +76,7 @@ class Sample:
     instances: tuple[Device, ...] = ()
     readings: tuple[Reading, ...] = ()
     missing: tuple[Missing, ...] = ()
+    used: "tuple[DeviceUse, ...]" = ()  # who uses the GPU and its instances, where that is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,8 @@ class Snapshot:
     labels: Mapping[str, tuple[tuple[Field, str], ...]]
     missing: tuple[Missing, ...]
     seconds: float  # how long the sweep took
+    used: "tuple[DeviceUse, ...]" = ()  # of the devices that were asked who uses them
+    energy: "tuple[Spent, ...]" = ()  # of the GPUs that told their energy, in device order
 
     def devices(self) -> dict[str, Device]:
         """List every GPU that was ever seen and its MIG instances, now or when it last answered, by UUID."""
@@ -147,11 +150,19 @@ class OwnerKind(StrEnum):
 
     POD = "pod"
     JOB = "job"
+    CONTAINER = "container"  # outside Kubernetes
+    UNIT = "unit"  # of systemd
+    PROCESS = "process"  # that is none of these
+    REST = "rest"
+
+
+OTHER = "other"  # owners beyond the limits, summed
+UNATTRIBUTED = "unattributed"  # what cannot be said to be anybody's
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
-    """Who uses a device: a container of a pod, or a batch job. Texts that do not apply or are not known are ""."""
+    """Who uses a device: a container of a pod, a batch job, ... Texts that do not apply or are not known are ""."""
 
     kind: OwnerKind
     namespace: str = ""
@@ -162,6 +173,55 @@ class Owner:
     job: str = ""
     labels: Attributes = ()  # the pod's own, by key
     claim: Attributes = ()  # of Dynamic Resource Allocation: ("claim_name", ...), ("device_name", ...)
+    container_id: str = ""
+    step: str = ""  # of the job: "0", "batch"
+    slurm_user: str = ""  # the number of the user whose job it is
+    unit: str = ""  # "ollama.service"
+    process: str = ""  # its name
+    user: str = ""  # the number of the user it runs as
+    pid: str = ""
+    rest: str = ""  # OTHER or UNATTRIBUTED
+
+
+class Use(NamedTuple):
+    """What one owner uses of a device at this moment; None where the driver does not tell it."""
+
+    owner: Owner
+    memory: int | None = None  # bytes
+    sm: int | None = None  # this and the rest: percent of the driver's last sample
+    bandwidth: int | None = None
+    encoder: int | None = None
+    decoder: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """Who uses a GPU or MIG instance. `gaps`: what could not be found out ("memory", "utilization", "owner"), and why.
+
+    `jobs` are those that have a process there; `unknown` counts the processes whose owner cannot be found, `folded` the
+    owners that are summed as OTHER.
+    """
+
+    device: Device
+    uses: tuple[Use, ...] = ()
+    gaps: tuple[tuple[str, Gap], ...] = ()
+    jobs: tuple[Owner, ...] = ()
+    unknown: int = 0
+    folded: int = 0
+
+
+class Spent(NamedTuple):
+    """The energy of one owner on a GPU since `since_unix`, in mJ; the owners of a GPU add up to its own counter."""
+
+    device: Device
+    owner: Owner
+    millijoules: int
+    since_unix: float
+
+
+Used: TypeAlias = tuple[tuple[DeviceUse, ...], tuple[Spent, ...]]
+# What enters who uses what, given samples, the UUIDs of all known GPUs, and the time, monotonic and since the epoch.
+Enter: TypeAlias = Callable[[Sequence[Sample], Iterable[str], float, float], Used]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +235,9 @@ class Owners:
     identity: int
     by_device: Mapping[str, tuple[Owner, ...]]
     pods_known: bool = False
+    pods: Mapping[str, Owner] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # by UID; only where processes are asked about
 
 
 NOBODY = Owners(0, MappingProxyType({}))

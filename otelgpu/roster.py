@@ -108,6 +108,7 @@ def _renumbered(sample: Sample, index: int) -> Sample:
         instances=tuple(shown[instance.uuid] for instance in sample.instances),
         readings=tuple(reading._replace(device=shown[reading.device.uuid]) for reading in sample.readings),
         missing=tuple(gap._replace(device=shown[gap.device.uuid]) for gap in sample.missing),
+        used=tuple(replace(use, device=shown[use.device.uuid]) for use in sample.used),
     )
 
 

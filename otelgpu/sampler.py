@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from otelgpu.fields import Field
 from otelgpu.limit import Limit
-from otelgpu.model import Device, Snapshot
+from otelgpu.model import Device, Enter, Snapshot
 from otelgpu.rounds import Rounds
 from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
@@ -63,6 +63,7 @@ class Sampler:
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
         repeat_parent: bool = False,
+        enter: Enter | None = None,
         seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -71,7 +72,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._seen = seen
-        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent)
+        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent, enter=enter)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
         self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)

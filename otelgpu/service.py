@@ -32,7 +32,7 @@ from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments
+from otelgpu.itself import Tally, create_own_instruments, create_use_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
@@ -41,7 +41,7 @@ from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
-from otelgpu.sources.choice import Choice, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
 from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ class Pipeline:
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
-        read = self._read()
-        source, readable = make_source(config, read, self.events.told)
+        enter, its_fields = ledger_for(config)
+        source, readable = make_source(config, read := self._read(its_fields), self.events.told)
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
         if config.disabled:
@@ -87,6 +87,7 @@ class Pipeline:
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
+            enter=enter,
             seen=self.events.seen,
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
@@ -101,6 +102,8 @@ class Pipeline:
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
         create_attribution_instruments(meter, self.attribution)
+        if enter is not None:
+            create_use_instruments(meter, pinned)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         self.events.create_instruments(meter)
@@ -108,10 +111,10 @@ class Pipeline:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
         self._described = self._description()
 
-    def _read(self) -> list[Field]:
-        """List the wanted fields, and behind them what is read for hw.status and for events alone."""
+    def _read(self, others: Iterable[Field]) -> list[Field]:
+        """List the wanted fields, and behind them what is read for hw.status, for events and for *others* alone."""
         more = also_read(self.wanted) if self._shows_status or self.config.description else []
-        read = {field.id: field for field in (*self.wanted, *more, *health_reads(self.wanted))}
+        read = {field.id: field for field in (*self.wanted, *more, *health_reads(self.wanted), *others)}
         return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
 
     def _events(self, resource: Resource) -> EventOutlet:
@@ -183,10 +186,7 @@ class Pipeline:
         self.record_scrape(seconds)
 
     def obstacle(self) -> str | None:
-        """Say why there is nothing to serve. `auto` waits for the driver; who names `nvml` wants it there at the start.
-
-        Blocks until the first sweep is finished.
-        """
+        """Say why there is nothing to serve, after the first sweep. `auto` waits for a driver, and `nvml` wants it now."""
         config = self.config
         if config.source.kind != "nvml":
             return None
@@ -257,8 +257,7 @@ def serve(
 ) -> int:
     """Serve until a signal comes; return the exit code. *announce* is told each address once it is bound.
 
-    Raise StartError or ConfigError when it cannot start. When the driver holds a thread at the end the process
-    leaves from here, without returning: nothing else could end it.
+    Raise StartError or ConfigError. When the driver holds a thread at the end the process leaves from here.
     """
     share_heap()
     signals = Signals()

@@ -18,6 +18,7 @@ from otelgpu.health import HEALTH, Health
 from otelgpu.model import (
     Attributes,
     Device,
+    Enter,
     Gap,
     GpuState,
     Missing,
@@ -27,12 +28,14 @@ from otelgpu.model import (
     SeriesKey,
     Snapshot,
     SourceFacts,
+    Used,
 )
 from otelgpu.roster import Roster
 
 logger = logging.getLogger(__name__)
 
 Numbers = dict[int, dict[SeriesKey, int | float]]
+_NO_USE: Used = ((), ())
 Rows = tuple[tuple[Field, str], ...]
 
 
@@ -55,7 +58,7 @@ class _Last(NamedTuple):
 class Assembler:
     """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances.
 
-    *heard* gives what is known of a GPU that does not answer.
+    *heard* gives what is known of a GPU that does not answer; *enter* is told who uses what, where that is read.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class Assembler:
         *,
         heard: Callable[[Device], Sequence[Reading]],
         repeat_parent: bool = False,
+        enter: Enter | None = None,
     ) -> None:
         self.dropped: dict[str, int] = {}
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
         self._repeat_parent = repeat_parent
         self._health = Health(series_key) if HEALTH in self._wanted else None
+        self._enter = enter
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
@@ -137,6 +142,7 @@ class Assembler:
                 self._last[sample.device.uuid] = _Last(sample.instances, rows)
             labels = {**rows, **labels}
         self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
+        used, spent = _NO_USE if is_glance else self._entered(ordered, settled, times)
         plain = Snapshot(
             at=times.at,
             unix=times.unix,
@@ -151,6 +157,8 @@ class Assembler:
             labels=labels,
             missing=tuple(missing),
             seconds=times.seconds,
+            used=used,
+            energy=spent,
         )
         return self._judged(plain, is_glance=is_glance)
 
@@ -158,7 +166,14 @@ class Assembler:
         """Add the health of the GPUs where that is wanted, and then what the whole is known by."""
         if self._health is not None:
             snapshot = self._health.judged(snapshot, is_glance=is_glance)
-        return replace(snapshot, identity=self._identity_of(snapshot.states, snapshot.series, snapshot.labels))
+        jobs = [each.jobs for each in snapshot.used]
+        return replace(snapshot, identity=self._identity_of(snapshot.states, snapshot.series, snapshot.labels, jobs))
+
+    def _entered(self, samples: Sequence[Sample], states: Iterable[GpuState], times: Times) -> Used:
+        """Enter who uses what, where that is read."""
+        if self._enter is None:
+            return _NO_USE
+        return self._enter(samples, (state.device.uuid for state in states), times.at, times.unix)
 
     def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
         """Say of each GPU which instances it has, or had when it last answered."""
@@ -219,8 +234,8 @@ class Assembler:
         self._impossible = {fault for fault in self._impossible if fault[1] in there}
         self._twins &= there
 
-    def _identity_of(self, states: Sequence[GpuState], series: object, labels: object) -> int:
-        identified = (tuple(state.device for state in states), series, labels)
+    def _identity_of(self, states: Sequence[GpuState], *others: object) -> int:
+        identified = (tuple(state.device for state in states), *others)
         if identified != self._identified:
             self._identified = identified
             self._identity += 1

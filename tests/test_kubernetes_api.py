@@ -18,7 +18,7 @@ from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
 from otelgpu.attribution.podresources_pb2 import Pod
 from otelgpu.attribution.pods import Pods
-from otelgpu.config import Flag, Kubernetes, Otlp, load
+from otelgpu.config import Flag, Kubernetes, Otlp, Processes, load
 from otelgpu.config.keys import SETTINGS
 from otelgpu.errors import ConfigError
 from otelgpu.export.podlabels import shown_pod_labels
@@ -103,7 +103,12 @@ def watched(
     attributions: list[Attribution] = []
 
     def start(
-        *pods: Pod, scenario: object = H100, up: bool = True, kubelet_up: bool = True, **settings: object
+        *pods: Pod,
+        scenario: object = H100,
+        up: bool = True,
+        kubelet_up: bool = True,
+        processes: Processes = Processes(),  # noqa: B008 - it is frozen
+        **settings: object,
     ) -> Watched:
         kubelet.pods = list(pods)
         if kubelet_up:
@@ -112,7 +117,8 @@ def watched(
             api.start()
         changes = {"enabled": True, "socket": str(kubelet.path), "refresh": FOR_EVER, "expire": FOR_EVER}
         changes |= {"node": "node-1", "service_account": str(api.folder)} | settings
-        started = node(scenario, kubernetes=Kubernetes(**changes), environ=api.environ)  # type: ignore[arg-type]
+        kubernetes = Kubernetes(**changes)  # type: ignore[arg-type]
+        started = node(scenario, kubernetes=kubernetes, processes=processes, environ=api.environ)
         assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)

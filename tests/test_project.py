@@ -32,6 +32,8 @@ LAYERS = (
     ("throttle", "counts", "peers", "links", "health"),
     ("events",),
     ("config",),
+    ("processes",),
+    ("ledger",),
     ("sources",),
     ("limit", "worker", "slots", "roster", "snapshots", "rounds"),
     ("sampler",),

@@ -41,7 +41,8 @@ class NoAttribution:
 
 def attribution_of(config: Config, environ: Mapping[str, str]) -> "Attribution | NoAttribution":
     """Build what the settings ask for; nothing runs before `start`."""
-    if not config.kubernetes.enabled and config.jobs.dir is None:
+    wants = config.kubernetes.enabled, config.jobs.dir is not None, config.jobs.slurm, config.processes.by != "off"
+    if not any(wants):
         return NoAttribution()
     from otelgpu.attribution.setup import attribution_for
 

@@ -83,7 +83,8 @@ class _Made:
 class Attribution:
     """Says who uses which device, from *pods* and *jobs* (None: not asked for).
 
-    *metas* adds UIDs and labels to pods; *slices* tell which devices claims mean.
+    *metas* adds UIDs (with *shows_uids*) and labels to pods; *slices* tell which devices claims mean. With *names_uids*
+    the table also says which pod a UID is, for what processes use.
     """
 
     def __init__(
@@ -93,11 +94,15 @@ class Attribution:
         jobs: Jobs | None = None,
         metas: Mirror[PodKey, PodMeta] | None = None,
         slices: Mirror[str, Slice] | None = None,
+        shows_uids: bool = True,
+        names_uids: bool = False,
     ) -> None:
         self.pods = pods
         self.jobs = jobs
         self.metas = metas
         self.slices = slices
+        self._shows_uids = shows_uids
+        self._names_uids = names_uids
         self._lock = threading.Lock()
         self._ids = DeviceIds(())
         self._made = _Made(-1, _NO_TABLES, NOBODY, 0)
@@ -174,7 +179,7 @@ class Attribution:
                 held.namespace,
                 held.pod,
                 held.container,
-                pod_uid=meta.uid,
+                pod_uid=meta.uid if self._shows_uids else "",
                 vgpu=match.vgpu,
                 labels=meta.labels,
                 claim=_claim(held, match.device) if held.pool else (),
@@ -184,9 +189,11 @@ class Attribution:
             device = self._ids.numbered(*place)
             if device is not None:
                 found[device.uuid].update(Owner(OwnerKind.JOB, job=name) for name in names)
+        for used in snapshot.used:
+            found[used.device.uuid].update(used.jobs)
         self._say_if_foreign(unmatched, is_foreign=bool(judged and found) and len(unmatched) == len(judged))
         by_device = {uuid: tuple(sorted(owners)) for uuid, owners in found.items() if owners}
-        owners = self._numbered(by_device, pods_known=tables.pods_known)
+        owners = self._numbered(by_device, self._named_pods(tables.metas), pods_known=tables.pods_known)
         return _Made(snapshot.identity, tables, owners, len(unmatched))
 
     def _claimed(self, held: Allocation, claimable: DeviceTable) -> Found | None:
@@ -194,12 +201,22 @@ class Attribution:
         device = None if claimed is None else self._ids.claimed(claimed)
         return None if device is None else Found(device, "")
 
-    def _numbered(self, by_device: dict[str, tuple[Owner, ...]], *, pods_known: bool) -> Owners:
+    def _named_pods(self, metas: PodMetaTable) -> dict[str, Owner]:
+        """List the pods by UID, where processes are asked about."""
+        if not self._names_uids:
+            return {}
+        return {
+            meta.uid: Owner(OwnerKind.POD, namespace, pod, pod_uid=meta.uid, labels=meta.labels)
+            for (namespace, pod), meta in metas.items()
+            if meta.uid
+        }
+
+    def _numbered(self, by_device: dict[str, tuple[Owner, ...]], pods: dict[str, Owner], *, pods_known: bool) -> Owners:
         """Give a table the identity of the one before when it says the same, a new one otherwise."""
         before = self._made.owners
-        if by_device == before.by_device and pods_known == before.pods_known:
+        if by_device == before.by_device and pods_known == before.pods_known and pods == before.pods:
             return before
-        return Owners(before.identity + 1, MappingProxyType(by_device), pods_known)
+        return Owners(before.identity + 1, MappingProxyType(by_device), pods_known, MappingProxyType(pods))
 
     def _ask_about_new_devices(self) -> None:
         """Have the kubelet asked at once when there is a device that was not there before, but for the first ones."""

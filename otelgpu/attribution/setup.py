@@ -24,10 +24,12 @@ def attribution_for(config: Config, environ: Mapping[str, str]) -> Attribution:
     jobs = None if config.jobs.dir is None else Jobs(config.jobs.dir, refresh=config.jobs.refresh)
     if not config.kubernetes.enabled:
         return Attribution(jobs=jobs)
-    return _in_kubernetes(config.kubernetes, environ, jobs)
+    return _in_kubernetes(config.kubernetes, environ, jobs, names_uids=config.processes.by != "off")
 
 
-def _in_kubernetes(kubernetes: Kubernetes, environ: Mapping[str, str], jobs: Jobs | None) -> Attribution:
+def _in_kubernetes(
+    kubernetes: Kubernetes, environ: Mapping[str, str], jobs: Jobs | None, *, names_uids: bool
+) -> Attribution:
     pods = Pods(
         Kubelet(kubernetes.socket),
         refresh=kubernetes.refresh,
@@ -39,10 +41,10 @@ def _in_kubernetes(kubernetes: Kubernetes, environ: Mapping[str, str], jobs: Job
     metas = slices = None
     if kubernetes.pod_label_allow and not kubernetes.pod_labels:
         logger.warning("kubernetes.pod_label_allow has no effect: kubernetes.pod_labels is false")
-    if kubernetes.pod_uid or kubernetes.pod_labels:
+    if kubernetes.pod_uid or kubernetes.pod_labels or names_uids:
         listing = PodListing(
             kubernetes.node,
-            uids=kubernetes.pod_uid,
+            uids=kubernetes.pod_uid or names_uids,
             labels=kubernetes.pod_labels,
             allow=kubernetes.pod_label_allow,
         )
@@ -51,4 +53,6 @@ def _in_kubernetes(kubernetes: Kubernetes, environ: Mapping[str, str], jobs: Job
     if kubernetes.dra:
         api = Api(environ, kubernetes.service_account)
         slices = Mirror(api, SliceListing(kubernetes.node), expire=kubernetes.expire)
-    return Attribution(pods=pods, jobs=jobs, metas=metas, slices=slices)
+    return Attribution(
+        pods=pods, jobs=jobs, metas=metas, slices=slices, shows_uids=kubernetes.pod_uid, names_uids=names_uids
+    )

@@ -2,7 +2,7 @@
 
 from otelgpu.config.given import Flag
 from otelgpu.config.load import load
-from otelgpu.config.owning import Jobs, Kubernetes
+from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.settings import Config, Embed, Log, Mig, Otlp, Sampling, Server, Simulated
 from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
 
@@ -13,10 +13,12 @@ __all__ = [
     "Flag",
     "Jobs",
     "Kubernetes",
+    "Limits",
     "Log",
     "Mig",
     "Otlp",
     "Pick",
+    "Processes",
     "Sampling",
     "Server",
     "Simulated",

@@ -1,4 +1,4 @@
-"""The settings of who uses the GPUs: Kubernetes and job files. See settings.py for the rules."""
+"""The settings of who uses the GPUs: Kubernetes, jobs and processes. See settings.py for the rules."""
 
 import os
 import re
@@ -215,3 +215,55 @@ class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=1, le=3600),
         about("The folder is looked at at this pace."),
     ] = 5.0
+    slurm: Annotated[
+        bool,
+        about(
+            "Find Slurm's jobs by the control groups of the processes on each GPU, without files of a prolog; label "
+            "`hpc_job`."
+        ),
+    ] = False
+    slurm_user: Annotated[
+        bool,
+        about("Label `slurm_user`: the number of the user whose job it is."),
+    ] = False
+
+
+class Processes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each owner of processes uses of a GPU."""
+
+    by: Annotated[
+        Literal["off", "pod", "container", "process"],
+        about(
+            "Ask the driver which processes are on each GPU, and show memory, utilisation and energy by `pod` (or job, "
+            "container outside Kubernetes, systemd unit), by `container` (or job step), or by `process` (label `pid`).",
+            flag="--processes",
+        ),
+    ] = "off"
+    proc_root: Annotated[
+        str,
+        about(
+            "Where the host's /proc is mounted; the process ids there have to be the host's.",
+            flag="--proc-root",
+            word="PATH",
+            parse=parse_folder,
+        ),
+    ] = "/proc"
+    names: Annotated[bool, about("Also tell owners apart by the name of their processes; label `process`.")] = False
+    users: Annotated[
+        bool, about("Also tell owners apart by the user they run as; label `user`, which is a number.")
+    ] = False
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much is shown by itself."""
+
+    owners_per_gpu: Annotated[
+        int,
+        Meta(ge=1, le=10000),
+        about('More owners than this on one GPU are summed as `owner="other"`.'),
+    ] = 100
+    owners: Annotated[
+        int,
+        Meta(ge=1, le=100000),
+        about("The same for all GPUs together; an owner counts once for each GPU it uses."),
+    ] = 1000

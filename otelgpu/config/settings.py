@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
 from otelgpu.config.counting import Counts
-from otelgpu.config.owning import Jobs, Kubernetes
+from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.values import (
     Address,
     Pick,
@@ -258,15 +258,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mig: Mig = Mig()
     kubernetes: Kubernetes = Kubernetes()
     jobs: Jobs = Jobs()
+    processes: Processes = Processes()
+    limits: Limits = Limits()
     otlp: Otlp = Otlp()
     simulated: Simulated = Simulated()
     embed: Embed = Embed()
     log: Log = Log()
 
-    # No setting: the places that values came from, by key, or KEY[1] for an entry of a list: "otelgpu.yaml:7".
+    # No settings: the places of the values ("otelgpu.yaml:7") by key, or KEY[1], and what OTEL_* say; `logs` if elsewhere.
     origins: Mapping[str, str] = field(default_factory=dict)
-
-    # No settings either, but what OTEL_* variables say. `logs`: where log events go, when that is not where metrics go.
     exporters: tuple[str, ...] = ()
     log_exporters: tuple[str, ...] = ()
     logs: Otlp | None = None

@@ -177,7 +177,7 @@ OWN_LABELS = frozenset(
         *("Hostname", "hostname", "err_code", "err_msg", "window_size_in_ms"),
         *("nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "vgpu"),
         *("pod", "pod_name", "pod_uid", "namespace", "pod_namespace", "container", "container_name"),
-        *("hpc_job", "pid", "state", "gap", "code", "le", "quantile"),
+        *("hpc_job", "slurm_user", "pid", "state", "gap", "code", "le", "quantile"),
         *("error_type", "network_io_direction"),  # in semconv naming they tell series of one family apart
     )
 )

@@ -11,6 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from otelgpu.export.names import (
+    CLAIM_ATTRIBUTES,
+    OLD_OWNER_LABELS,
+    OWNER_ATTRIBUTES,
+    OWNER_LABELS,
+    PEER,
+    SERIES_ATTRIBUTES,
+    USE_LABELS,
+)
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
@@ -32,10 +41,6 @@ VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 # Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
 # copy of the device's value, so a copy would say something else under the same name.
 PER_PROCESS = frozenset((203, 252))
-
-
-# The label of a series that names another GPU by its UUID.
-PEER = "peer_uuid"
 
 
 class Copy(NamedTuple):
@@ -63,49 +68,6 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     return whole
 
 
-# The text of an Owner and the name it is shown by.
-OWNER_LABELS = (
-    ("container", "container"),
-    ("hpc_job", "job"),
-    ("namespace", "namespace"),
-    ("pod", "pod"),
-    ("pod_uid", "pod_uid"),
-    ("vgpu", "vgpu"),
-)
-OLD_OWNER_LABELS = tuple(
-    ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
-    for name, text in OWNER_LABELS
-)
-# Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
-SERIES_ATTRIBUTES: Mapping[str, str] = {
-    "clock_event": f"{NVIDIA}clock.event",
-    "health_error_code": "",
-    "health_watch": f"{NVIDIA}health.part",
-    "link_status": "",
-    "nvlink": f"{NVIDIA}link",
-    PEER: f"{NVIDIA}peer.id",
-    "window_size_in_ms": f"{NVIDIA}window.ms",
-    "xid": f"{NVIDIA}xid.code",
-}
-OWNER_ATTRIBUTES = (
-    ("k8s.container.name", "container"),
-    ("k8s.namespace.name", "namespace"),
-    ("k8s.pod.name", "pod"),
-    ("k8s.pod.uid", "pod_uid"),
-    ("hw.gpu.nvidia.job.id", "job"),
-)
-
-
-# The claim of an Owner (Dynamic Resource Allocation), by the part of it.
-CLAIM_ATTRIBUTES = {
-    "claim_name": "hw.gpu.nvidia.dra.claim.name",
-    "claim_namespace": "hw.gpu.nvidia.dra.claim.namespace",
-    "device_name": "hw.gpu.nvidia.dra.device.name",
-    "driver_name": "hw.gpu.nvidia.dra.driver.name",
-    "mig_device_uuid": "hw.gpu.nvidia.dra.mig.uuid",
-    "mig_profile": "hw.gpu.nvidia.dra.mig.profile",
-    "pool_name": "hw.gpu.nvidia.dra.pool.name",
-}
 POD_LABEL = "k8s.pod.label."  # and the key of the label
 
 # Label rows that say what an attribute of every point says anyway.
@@ -200,6 +162,11 @@ class DcgmJoin:
         """List the labels by which a device and one of its owners are known."""
         return (*self.device_labels(device), *self._owner_attributes(owner), *self._pod_labels(owner))
 
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the labels of what an owner uses; no label of a pod passes for one that only these have."""
+        pods = shown_pod_labels(owner.labels, self._own_labels | USE_LABELS)[0]
+        return (*self.device_labels(device), *self._owner_attributes(owner), *pods)
+
     def device_labels(self, device: Device) -> Attributes:
         """List the labels by which a device is known."""
         instance = () if device.instance_id is None else (("GPU_I_ID", str(device.instance_id)),)
@@ -266,6 +233,10 @@ class SemconvJoin:
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the attributes by which a device and one of its owners are known."""
         return (*self.device_labels(device), *_owner_attributes(owner))
+
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the attributes of what an owner uses."""
+        return self.owner_labels(device, owner)
 
     def device_labels(self, device: Device) -> Attributes:
         """List the attributes by which a device is known."""

@@ -41,6 +41,9 @@ class OwnerLabels(Protocol):
     def owner_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the labels of one point."""
 
+    def use_labels(self, device: Device, owner: Owner) -> Attributes:
+        """List the labels of what an owner uses of a device."""
+
     def device_labels(self, device: Device) -> Attributes:
         """List the labels by which a device is known."""
 
@@ -88,6 +91,15 @@ def state_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
     if points:
         text = "What a GPU or MIG instance is used for at this moment: 1 for its state, 0 for the others."
         yield _metric(GPU_STATE, text, points, snapshot)
+
+
+def uses_of(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterable[Metric]:
+    """Give what each owner uses; nothing where processes are not asked about."""
+    if not snapshot.used:
+        return ()
+    from otelgpu.export.uses import use_metrics  # here: it costs memory that is spent only where it is wanted
+
+    return use_metrics(join, snapshot, owners)
 
 
 def allocatable(snapshot: Snapshot) -> list[Device]:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from otelgpu.export.join import SemconvJoin, scaled
-from otelgpu.export.owners import metrics_of_owners
+from otelgpu.export.owners import metrics_of_owners, uses_of
 from otelgpu.export.page import Format
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
@@ -68,8 +68,11 @@ class Joiner:
 
         The points of owners are added to the first scope. `shown`: the snapshot's readings may still be shown.
         """
-        made = () if snapshot is None else metrics_of_owners(self._join, snapshot, owners, shown=shown)
-        owned = iter([list(made)])
+        of_owners: list[Metric] = []
+        if snapshot is not None:
+            of_owners += metrics_of_owners(self._join, snapshot, owners, shown=shown)
+            of_owners += uses_of(self._join, snapshot, owners) if shown else ()
+        owned = iter([of_owners])
         return MetricsData(
             [
                 ResourceMetrics(

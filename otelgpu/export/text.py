@@ -26,13 +26,15 @@ from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
 
 OWN = "otelgpu."
-UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes"}
+UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}
 
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
 Identity: TypeAlias = tuple[int, int]  # of the snapshot and of the owners
+# The metrics of what owners use: name, unit, help, whether it is a total, and each point as labels and number.
+UseLines: TypeAlias = Callable[[Snapshot, Owners], Iterable[tuple[str, str, str, bool, list[tuple[str, int | float]]]]]
 Block: TypeAlias = tuple[str, list[str]]  # the name that orders it, and the lines of one family
 
 
@@ -67,6 +69,7 @@ class TextPage:
     def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
         self._join = join
         self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
+        self._use_lines: UseLines | None = None  # made with the first use there is: it costs memory
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
         self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
         self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
@@ -100,6 +103,7 @@ class TextPage:
             own.extend(self._owner_blocks(snapshot, owners))
             if shown:
                 own.extend(self._state_blocks(snapshot, owners))
+                own.extend(self._use_blocks(snapshot, owners, openmetrics=openmetrics))
         for _, block in sorted(own, key=lambda entry: entry[0]):
             lines.extend(block)
         if openmetrics:
@@ -181,6 +185,20 @@ class TextPage:
             self._states = (now, list(_blocks(state_metrics(self._join, snapshot, owners))))
         return self._states[1]
 
+    def _use_blocks(self, snapshot: Snapshot, owners: Owners, *, openmetrics: bool) -> Iterator[Block]:
+        """Write what owners use; nothing where that is not asked for."""
+        if not snapshot.used:
+            return
+        if self._use_lines is None:
+            from otelgpu.export.uses import Prefixes
+
+            self._use_lines = Prefixes(self._join, labelled).lines
+        for name, unit, text, is_total, lines in self._use_lines(snapshot, owners):
+            full = page_name(name, unit, is_total=is_total)
+            block = _head(full, text, "counter" if is_total else "gauge", openmetrics=openmetrics)
+            block += [f"{full}{labels} {value!r}" for labels, value in lines]
+            yield name, block
+
 
 def _blocks(metrics: Iterable[Metric]) -> Iterator[Block]:
     return ((metric.name, _own_block(metric, openmetrics=False)) for metric in metrics)
@@ -194,12 +212,16 @@ def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
             yield from scope.metrics
 
 
+def _head(name: str, text: str, kind: str, *, openmetrics: bool) -> list[str]:
+    family = name.removesuffix("_total") if openmetrics else name
+    return [f"# HELP {family} {text.translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+
+
 def _own_block(metric: Metric, *, openmetrics: bool) -> list[str]:
     is_total = isinstance(metric.data, Sum) and metric.data.is_monotonic
     kind = "histogram" if isinstance(metric.data, Histogram) else "counter" if is_total else "gauge"
     name = page_name(metric.name, metric.unit or "", is_total=is_total)
-    family = name.removesuffix("_total") if openmetrics else name
-    lines = [f"# HELP {family} {(metric.description or '').translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+    lines = _head(name, metric.description or "", kind, openmetrics=openmetrics)
     for point in metric.data.data_points:
         pairs = [(key, str(value)) for key, value in (point.attributes or {}).items()]
         if isinstance(point, HistogramDataPoint):

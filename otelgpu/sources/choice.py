@@ -6,13 +6,14 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from otelgpu.config import Config
 from otelgpu.counts import Counting
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
-from otelgpu.model import Device
+from otelgpu.model import Device, Enter
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,12 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
 
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
     """
+    processes, jobs = config.processes, config.jobs
+    asks = _wants_processes(config)
     if config.source.kind == "simulated":
+        if asks:
+            key = "jobs.slurm" if processes.by == "off" else "processes.by"
+            raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
@@ -54,13 +60,38 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
+    uses = None
+    if asks:
+        from otelgpu.processes.owners import ProcessOwners, Telling
+        from otelgpu.processes.proc import ProcFolder
+        from otelgpu.sources.nvml.uses import Uses
+
+        telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
+        uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
+    counting = counting_of(config)
+    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting), NvmlSource.readable
 
 
 def counting_of(config: Config) -> Counting:
     """Say how what happens between two sweeps is counted."""
     return Counting(config.counts.xid_window, config.counts.clock_window, config.counts.clock_interval)
+
+
+def _wants_processes(config: Config) -> bool:
+    """Whether anybody wants to know which processes are on the GPUs."""
+    return config.processes.by != "off" or config.jobs.slurm
+
+
+def ledger_for(config: Config) -> tuple[Enter | None, list[Field]]:
+    """Build what enters who uses what, and say which fields it needs; None where nobody wants to know."""
+    if not _wants_processes(config):
+        return None, []
+    from otelgpu.ledger import ENERGY, Ledger
+
+    shows = config.processes.by != "off"
+    ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)
+    return ledger.entered, [CATALOGUE[ENERGY]] if shows else []
 
 
 def tells_xids(config: Config) -> bool:

@@ -7,13 +7,22 @@ from tests.bench.embed import embed_figures
 from tests.bench.owners import owner_figures
 from tests.bench.pages import page_figures
 from tests.bench.process import process_figures
+from tests.bench.processes import use_figures
 from tests.bench.push import push_figures
 
 
 def main() -> int:
     """Print a line for each figure as it is measured."""
     kept = True
-    for figures in (page_figures, owner_figures, driver_figures, push_figures, process_figures, embed_figures):
+    for figures in (
+        page_figures,
+        owner_figures,
+        use_figures,
+        driver_figures,
+        push_figures,
+        process_figures,
+        embed_figures,
+    ):
         for figure in figures():
             kept = kept and figure.is_kept
             mark = "ok  " if figure.is_kept else "MISS"

@@ -21,13 +21,15 @@ ALL = tuple(
     if field.id in READABLE - {XID_ERRORS} and (field.default or not field.is_numeric or field.id in _MORE)
 )
 TEMPERATURE, POWER, USED, REPLAYS = FEW
-# Asked only by an embedded otelgpu that was told `only_process`; they hang in tests/embed/test_process.py.
+# Asked by an embedded otelgpu that was told `only_process`; they hang in tests/embed/test_process.py too.
 OF_PROCESSES = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetProcessUtilization",
 )
 MIB = models.MIB
+# Asked with `processes` alone.
+OF_OWNERS = ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetProcessesUtilizationInfo")
 LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.config import Sampling
+from otelgpu.config import Processes, Sampling
 from otelgpu.fields import CATALOGUE
 from otelgpu.sources.nvml.questions import QUESTIONS, Question
 from tests.conftest import ROOT
 from tests.fakenvml import Scenario, models
-from tests.faults.rig import ALL, FEW, LOST, OF_PROCESSES, check_truth, distinct, source_up, states, timed_page, up
+from tests.faults.rig import (
+    ALL,
+    FEW,
+    LOST,
+    OF_OWNERS,
+    OF_PROCESSES,
+    check_truth,
+    distinct,
+    source_up,
+    states,
+    timed_page,
+    up,
+)
 from tests.harness import Node, until, values
 
 Start = Callable[..., Node]
@@ -152,18 +164,8 @@ def test_every_function_that_is_used_is_made_to_hang_here() -> None:
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
     used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
-    tried = {
-        *OPENING,
-        *FIRST,
-        *EACH_SWEEP,
-        *FIRST_SPLIT,
-        *ON_INSTANCE,
-        *SECOND_SWEEP,
-        *SYSTEM,
-        *OF_PROCESSES,
-        *OF_PAIRS,
-        *OTHERS,
-    }
+    of_plans = {*EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *OTHERS}
+    tried = {*OPENING, *FIRST, *of_plans, *SYSTEM, *OF_PROCESSES, *OF_OWNERS, *OF_PAIRS}
 
     assert used | {function_of(question) for question in QUESTIONS} == tried
 
@@ -235,6 +237,26 @@ def test_a_gpu_that_hangs_in_operation_costs_itself(function: str, node: Start) 
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, scenario)
+
+
+@pytest.mark.parametrize("function", [*OF_PROCESSES, *OF_OWNERS])
+def test_a_list_of_processes_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
+    """Who uses a GPU is asked in its own thread, like everything else."""
+    scenario = WHOLE.with_gpu(1, answers={"nvmlDeviceGetProcessUtilization": None}) if function in OF_OWNERS else WHOLE
+    running = node(stuck(scenario, function), fields=FEW, sampling=SAMPLING, processes=Processes(by="pod"))
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, scenario)
+
+
+@pytest.mark.parametrize("function", OF_PROCESSES[:1])
+def test_an_instance_whose_list_of_processes_hangs_costs_its_gpu(function: str, node: Start) -> None:
+    """It is asked of each instance."""
+    hanging = SPLIT.with_instance(1, 0, hangs={function})
+    running = node(hanging, fields=FEW, sampling=SAMPLING, processes=Processes(by="pod"))
+
+    check_stuck(running, WHOLE.gpus[1].uuid)
+    check_back(running, SPLIT)
 
 
 @pytest.mark.parametrize("function", ON_INSTANCE)

@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
-from otelgpu.export.owners import metrics_of_owners
+from otelgpu.export.owners import metrics_of_owners, uses_of
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
@@ -88,6 +88,7 @@ class Encoder:
         self._delta = delta
         self._streams = Streams()
         self._own = OwnDeltas() if delta else None
+        self._used = OwnDeltas() if delta else None
         self._families: Mapping[str, _Family | None] = {
             item.name.lower(): self._family(item) for item in fields if item.is_numeric
         }
@@ -99,7 +100,11 @@ class Encoder:
         *snapshot* is the one that the collection was pinned to: its readings' names, attributes and time. The points
         of *owners* are added to the first scope.
         """
-        owned = [] if snapshot is None else list(metrics_of_owners(self._join, snapshot, owners))
+        owned: list[Metric] = []
+        if snapshot is not None:
+            uses = uses_of(self._join, snapshot, owners)
+            owned += metrics_of_owners(self._join, snapshot, owners)
+            owned += uses if self._used is None else self._used.all_converted(uses)
         fields: list[list[Metric]] = []
         others: list[list[Metric]] = []
         for collected in _scopes(metrics):
@@ -164,8 +169,7 @@ class Encoder:
         """Write each metric of the fields, with how many points it has."""
         groups: dict[str, _Group] = {}
         for metric in metrics if snapshot is not None else ():
-            family = self._families[metric.name]
-            if family is None or snapshot is None:
+            if (family := self._families[metric.name]) is None or snapshot is None:
                 continue
             group = groups.get(family.shape.name)
             if group is None:
@@ -179,12 +183,9 @@ class Encoder:
             if not family.is_sum:
                 yield wire.gauge(family.head, content), group.points
             else:
-                is_delta = self._delta and family.item.is_total
-                temporality = wire.DELTA if is_delta else wire.CUMULATIVE
-                yield (
-                    wire.sums(family.head, content, temporality=temporality, monotonic=family.item.is_total),
-                    group.points,
-                )
+                is_total = family.item.is_total
+                temporality = wire.DELTA if self._delta and is_total else wire.CUMULATIVE
+                yield wire.sums(family.head, content, temporality=temporality, monotonic=is_total), group.points
 
     def _add(self, group: _Group, family: _Family, metric: Metric, snapshot: Snapshot, owners: Owners) -> None:
         at = _nanoseconds(snapshot.unix)

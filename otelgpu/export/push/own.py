@@ -3,6 +3,7 @@
 Rule 1: only what the SDK leaves cumulative: its deltas of observable counters begin with the lifetime total.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from opentelemetry.sdk.metrics.export import AggregationTemporality, Metric, NumberDataPoint, Sum
@@ -15,6 +16,12 @@ class OwnDeltas:
 
     def __init__(self) -> None:
         self._streams = Streams()
+
+    def all_converted(self, metrics: Iterable[Metric]) -> list[Metric]:
+        """Convert all metrics of a sweep; a series that stays away for some sweeps is forgotten (see Streams)."""
+        converted = [shown for metric in metrics if (shown := self.converted(metric)) is not None]
+        self._streams.end_sweep()
+        return converted
 
     def converted(self, metric: Metric) -> Metric | None:
         """Return the metric as it is to be sent; None where there is nothing to send yet."""

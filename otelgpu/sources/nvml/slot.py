@@ -3,14 +3,25 @@
 Rule 1: all of it belongs to the thread that opened the slot; others look at `answers` and `there` while they grow.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
-from otelgpu.model import Device, Missing, Reading, Sample
+from otelgpu.model import Device, DeviceUse, Missing, Reading, Sample
 from otelgpu.sources.nvml.gpm import GpmWindow
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.plan import Answer, Plan
+
+
+class UseQuestions(Protocol):
+    """What asks who uses a device (`uses.Uses`, which costs memory that is spent only where it is wanted)."""
+
+    def ask(self) -> DeviceUse:
+        """Ask once. Raise DeviceDownError when the device is gone."""
+
+
+UseMaker: TypeAlias = Callable[[Device, Handle], UseQuestions]
 
 
 @dataclass(slots=True)
@@ -19,6 +30,7 @@ class Readers:
 
     plan: Plan
     gpm: GpmWindow | None
+    uses: UseQuestions | None = None
     _profiled: list[Answer] = field(default_factory=list)
 
     def answers(self) -> list[Answer]:
@@ -31,6 +43,10 @@ class Readers:
     def so_far(self) -> list[Answer]:
         """Give what has been answered of `answers` under way; called by another thread."""
         return self.plan.so_far() + self._profiled
+
+    def used(self) -> list[DeviceUse]:
+        """Ask who uses the device, where that is wanted."""
+        return [] if self.uses is None else [self.uses.ask()]
 
     def free(self) -> None:
         if self.gpm is not None:
@@ -63,11 +79,14 @@ class Slot:
             readers.free()
 
 
-def sample_of(device: Device, there: Iterable[Device], answers: Sequence[Answer]) -> Sample:
+def sample_of(
+    device: Device, there: Iterable[Device], answers: Sequence[Answer], used: Iterable[DeviceUse] = ()
+) -> Sample:
     """Sort the answers of one read."""
     return Sample(
         device,
         tuple(there),
         tuple(answer for answer in answers if isinstance(answer, Reading)),
         tuple(answer for answer in answers if isinstance(answer, Missing)),
+        tuple(used),
     )

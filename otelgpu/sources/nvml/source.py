@@ -41,7 +41,7 @@ from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.peers import P2P_STATUS, Peers
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
-from otelgpu.sources.nvml.slot import Readers, Slot, sample_of
+from otelgpu.sources.nvml.slot import Readers, Slot, UseMaker, sample_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,13 @@ class NvmlSource:
         fields: Iterable[Field],
         told: Told = unheard,
         *,
+        uses: UseMaker | None = None,
         slow_interval: float = SLOW,
         counting: Counting = Counting(),  # noqa: B008 - frozen
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
+        self._uses = uses
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
@@ -235,22 +237,24 @@ class NvmlSource:
         there: list[Device] = []
         known.answers, known.there, known.asked = answers, there, None
         instances = known.mig.instances()
-        known.asked = self._own_readers(known, has_instances=bool(instances))
-        answers += known.asked.answers()
+        own = known.asked = self._own_readers(known, has_instances=bool(instances))
+        answers += own.answers()
         known.asked = None
         answers += self._counted.answers(known)
+        used = own.used() if not instances else []  # with instances the GPU's own list is theirs, told again
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
         for instance in instances:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs = readers.answers()
+            theirs, by = readers.answers(), readers.used()
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs
+                used += by
         answers += self._peers.answers(known)  # last: it is the other GPUs that this may wait for
-        return sample_of(known.device, there, answers)
+        return sample_of(known.device, there, answers, used)
 
     def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:
         """Give the GPU's own readers. What its instances answer is theirs: asked of both, sums would count it twice."""
@@ -281,4 +285,4 @@ class NvmlSource:
         refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
         plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
         gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
-        return Readers(plan, gpm)
+        return Readers(plan, gpm, None if self._uses is None else self._uses(device, handle))

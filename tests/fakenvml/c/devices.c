@@ -279,6 +279,33 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
     return call_end(&call, rc);
 }
 
+/* The values of a sample: as above, then JPEG and optical flow. */
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *to) {
+    if (!to) return NVML_ERROR_INVALID_ARGUMENT;
+    if (to->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    Call call;
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetProcessesUtilizationInfo, GPU, device, &NO_ARGS);
+    const Entry *e = call.entry;
+    if (rc == NVML_SUCCESS && (!e || !e->has_values)) rc = NVML_ERROR_NOT_SUPPORTED;
+    if (rc == NVML_SUCCESS) {
+        unsigned int fresh = 0, room = to->procUtilArray ? to->processSamplesCount : 0;
+        for (int i = 0; i + 8 <= e->n_values; i += 8) {
+            const Value *v = &e->values[i];
+            if (v[1].number <= to->lastSeenTimeStamp) continue;
+            if (fresh < room)
+                to->procUtilArray[fresh] = (nvmlProcessUtilizationInfo_v1_t){
+                    .timeStamp = v[1].number, .pid = (unsigned int)v[0].number, .smUtil = (unsigned int)v[2].number,
+                    .memUtil = (unsigned int)v[3].number, .encUtil = (unsigned int)v[4].number,
+                    .decUtil = (unsigned int)v[5].number, .jpgUtil = (unsigned int)v[6].number,
+                    .ofaUtil = (unsigned int)v[7].number};
+            fresh++;
+        }
+        to->processSamplesCount = fresh;
+        rc = fresh == 0 ? NVML_ERROR_NOT_FOUND : fresh > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    }
+    return call_end(&call, rc);
+}
+
 /* The values of a retired page: its address, and in _v2 the time stamp after it. */
 static nvmlReturn_t pages(Fn fn, int width, nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count,
                           unsigned long long *addresses, unsigned long long *stamps) {

@@ -1,0 +1,66 @@
+"""Whose a process is, by the path of its control group.
+
+    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
+    /system.slice/slurmstepd.scope/job_42/step_0/user/task_0
+
+Rule 1: paths are read as they are found in the field, by what is sure in them: a pod's UID, a container's 64 digits, a
+        job below slurm. Where they begin does not matter: seen out of a control group namespace they begin with /..
+Rule 2: who may make groups of his own makes them below one that tells whose he is: the outermost pod and container
+        count, and a job only at the top.
+Rule 3: of several hierarchies (version 1, or both versions) the one that says most counts.
+"""
+
+import re
+from typing import NamedTuple
+
+_UID = r"[0-9a-f]{8}(?P<dash>[-_])[0-9a-f]{4}(?P=dash)[0-9a-f]{4}(?P=dash)[0-9a-f]{4}(?P=dash)[0-9a-f]{12}"
+_POD = re.compile(rf"[/-]pod(?P<uid>{_UID}|[0-9a-f]{{32}})(?:\.slice)?(?=[/:]|$)")  # a static pod's has no dashes
+_CONTAINER = re.compile(r"[/:-](?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_JOB = re.compile(
+    r"(?:/\.\.)*(?:/system\.slice)?/(?:slurm[^/]*|[^/]*slurmstepd\.scope)/"
+    r"(?:uid_(?P<user>[0-9]{1,10})/)?job_(?P<job>[0-9]{1,20})(?:/step_(?P<step>[0-9A-Za-z_.]{1,40}))?(?=/|$)"
+)
+_UNIT = re.compile(r"/(?P<unit>[^/]{1,250}\.(?:service|scope))(?=/|$)")
+_DELETED = " (deleted)"
+
+
+class Place(NamedTuple):
+    """Where a process belongs; texts that do not apply are ""."""
+
+    pod_uid: str = ""
+    container_id: str = ""
+    job: str = ""
+    step: str = ""
+    job_user: str = ""  # version 1 tells it
+    unit: str = ""
+
+
+NOWHERE = Place()
+
+
+def place_in(text: str) -> Place:
+    """Read what /proc/<pid>/cgroup says."""
+    found = NOWHERE
+    for line in text.splitlines():
+        _, _, path = line.partition(":")[2].partition(":")
+        place = _place(path.removesuffix(_DELETED))
+        if _worth(place) > _worth(found):
+            found = place
+    return found
+
+
+def _place(path: str) -> Place:
+    if pod := _POD.search(path):
+        container = _CONTAINER.search(path, pod.end())
+        return Place(pod_uid=pod["uid"].replace("_", "-"), container_id=container["id"] if container else "")
+    if job := _JOB.match(path):
+        return Place(job=job["job"], step=job["step"] or "", job_user=job["user"] or "")
+    if container := _CONTAINER.search(path):
+        return Place(container_id=container["id"])
+    units = _UNIT.findall(path)
+    return Place(unit=units[-1]) if units else NOWHERE
+
+
+def _worth(place: Place) -> tuple[bool, bool, bool, int]:
+    """Order places by how much they say: a container or job more than a unit, and of those the one with more to it."""
+    return bool(place.pod_uid), bool(place.job), bool(place.container_id), sum(map(len, place))
