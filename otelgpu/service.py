@@ -186,7 +186,7 @@ class Pipeline:
         self.record_scrape(seconds)
 
     def obstacle(self) -> str | None:
-        """Say why there is nothing to serve, after the first sweep. `auto` waits for a driver, and `nvml` wants it now."""
+        """Say why there is nothing to serve, after the first sweep. `auto` waits for a driver, `nvml` wants it now."""
         config = self.config
         if config.source.kind != "nvml":
             return None

@@ -265,7 +265,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     embed: Embed = Embed()
     log: Log = Log()
 
-    # No settings: the places of the values ("otelgpu.yaml:7") by key, or KEY[1], and what OTEL_* say; `logs` if elsewhere.
+    # No settings: the places of the values ("otelgpu.yaml:7") by key, or KEY[1], and what OTEL_* variables say.
     origins: Mapping[str, str] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
     log_exporters: tuple[str, ...] = ()
