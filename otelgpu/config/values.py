@@ -175,6 +175,7 @@ OWN_LABELS = frozenset(
     (
         *("gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID"),
         *("Hostname", "hostname", "err_code", "err_msg", "window_size_in_ms"),
+        *("xid", "clock_event", "health_watch", "health_error_code", "peer_gpu", "peer_uuid", "link_status"),
         *("nvlink", "nvswitch", "cpu", "cpucore", "gpu_uuid", "vgpu"),
         *("pod", "pod_name", "pod_uid", "namespace", "pod_namespace", "container", "container_name"),
         *("hpc_job", "slurm_user", "pid", "state", "gap", "code", "le", "quantile"),
