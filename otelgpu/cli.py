@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(*str(error).splitlines())
         return COULD_NOT_START
     except BrokenPipeError:  # whoever read has seen enough: `otelgpu once | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -121,6 +121,24 @@ def _fields(config: Config, form: str) -> int:
     return 0
 
 
+def _doctor(config: Config, form: str) -> int:
+    from dataclasses import asdict
+
+    from otelgpu.doctor import Verdict, examine
+    from otelgpu.tables import json_text
+
+    _log(config, level="critical")  # what is wrong is said in the findings
+    findings = []
+    for finding in examine(config, os.environ):
+        findings.append(finding)
+        if form == "text":
+            advice = f"\n{'':21}{one_line(finding.advice)}" if finding.advice else ""
+            _write(f"{finding.verdict:8} {finding.topic:11} {one_line(finding.text)}{advice}\n")
+    if form == "json":
+        _write(json_text([asdict(finding) for finding in findings]))
+    return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
+
+
 class _Program(click.Group):
     """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
 
@@ -140,6 +158,7 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "serve": (_serve, (), "Serve the pages until stopped; what `otelgpu` alone does."),
     "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
     "devices": (_devices, ("table", "json"), "Print the GPUs and MIG instances, and which of them answer."),
+    "doctor": (_doctor, ("text", "json"), "Check everything that has to be right, and say what is not and what helps."),
     "fields": (_fields, ("table", "json"), "Print the fields that can be asked for, and who answers them."),
 }
 
@@ -149,8 +168,9 @@ def _program() -> click.Group:
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
         epilog="`otelgpu serve --help` shows the settings; every command takes them.",
+        add_help_option=False,
     )
-    program.params.append(_version_flag())
+    program.params += [_version_flag(), _help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
     return program
@@ -173,20 +193,32 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
     is_look = bool(forms)
     if is_look:
         parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
-    idle = ("server.", "otlp.", "embed.") if is_look else ("embed.",)  # sections that this command has no use for
+    idle = (
+        ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
+    )  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
+    parameters.append(_help_flag())
     return Command(name, call, parameters=parameters, hidden=idle, names=_COMMANDS, meaning=meaning, epilog=_EPILOG)
 
 
 def _version_flag() -> click.Parameter:
+    return _telling("--version", lambda _: f"otelgpu {__version__}\n", "Show the version.")
+
+
+def _help_flag() -> click.Parameter:
+    # Not click's own: that one ends in a traceback where stdout takes nothing.
+    return _telling("--help", lambda context: f"{context.get_help()}\n", "Show this message and exit.")
+
+
+def _telling(flag: str, text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
+    """Make a flag that prints a text instead of running the command."""
+
     def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
         if value:
-            _write(f"otelgpu {__version__}\n")
+            _write(text(context))
             context.exit()
 
-    return click.Option(
-        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show the version."
-    )
+    return click.Option([flag], is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 def _parse_spec(text: str) -> object:
@@ -225,7 +257,13 @@ def _write(content: bytes | str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        _give_up_stdout()
         raise OtelgpuError(f"cannot write to stdout: {error.strerror}") from None
+
+
+def _give_up_stdout() -> None:
+    """Let what is still in the buffer go nowhere: Python writes it at the end, and a failure there is status 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(*problems: str) -> None:

@@ -46,6 +46,7 @@ def create_own_instruments(
     wanted: Sequence[Field],
     pinned: Pinned,
     tally: Tally,
+    uses: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[float], None]:
     """Register otelgpu's own instruments; return the function that records how long a scrape took, in seconds."""
@@ -73,6 +74,12 @@ def create_own_instruments(
     gauge("otelgpu.source_info", "", "What answers for the GPUs; always 1.", of_snapshot(_source_info))
     gauge("otelgpu.source_up", "", "Whether the driver answers at all: 1 or 0.", of_snapshot(_source_up))
     gauge("otelgpu.gpu_up", "", "Whether a GPU answered in the last sweep: 1 or 0.", of_snapshot(_gpu_up))
+    gauge(
+        "otelgpu.gpu.lost_timestamp",
+        "s",
+        "Since when a GPU has not answered, in seconds since the epoch, and why; absent while it answers.",
+        of_snapshot(_gpu_lost),
+    )
     gauge("otelgpu.gpus", "", "How many GPUs are in a state: up, or why they are not.", of_snapshot(_gpus))
     gauge(
         "otelgpu.missing",
@@ -110,6 +117,8 @@ def create_own_instruments(
     gauge("otelgpu.process.threads", "", "Threads of this process.", lambda _: [Observation(threading.active_count())])
     gauge("otelgpu.process.open_fds", "", "Open file descriptors of this process.", _open_files)
     gauge("otelgpu.process.max_fds", "", "Most file descriptors this process may open.", _max_files)
+    if uses:
+        _create_use_instruments(meter, pinned)
     scrape = meter.create_histogram(
         "otelgpu.scrape.duration",
         unit="s",
@@ -119,7 +128,7 @@ def create_own_instruments(
     return scrape.record
 
 
-def create_use_instruments(meter: Meter, pinned: Pinned) -> None:
+def _create_use_instruments(meter: Meter, pinned: Pinned) -> None:
     """Register what is said about finding out who uses the GPUs; only where that is asked for."""
 
     def gauge(name: str, description: str, report: Callable[[DeviceUse], Iterable[tuple[int, dict[str, str]]]]) -> None:
@@ -175,6 +184,12 @@ def _source_up(snapshot: Snapshot) -> Observations:
 def _gpu_up(snapshot: Snapshot) -> Observations:
     for state in snapshot.states:
         yield Observation(int(state.up), _labels(state.device))
+
+
+def _gpu_lost(snapshot: Snapshot) -> Observations:
+    for state in snapshot.states:
+        if state.gap is not None:
+            yield Observation(state.since_unix, _labels(state.device) | {"gap": state.gap.value})
 
 
 def _gpus(snapshot: Snapshot) -> Observations:

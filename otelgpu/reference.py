@@ -20,6 +20,7 @@ from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.model import Device, Series, Snapshot, SourceFacts
 from otelgpu.sources.nvml.asked import asked_by
 from otelgpu.sources.nvml.questions import READABLE
+from otelgpu.sources.nvml.source import BESIDE
 
 BEGIN = "<!-- metrics -->"
 END = "<!-- /metrics -->"
@@ -44,7 +45,7 @@ def _lines() -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for field in CATALOGUE.values():
-        if field.id in READABLE:
+        if field.id in READABLE | BESIDE:
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in _cells(field))} |"
 
 

@@ -12,12 +12,12 @@ Rule 4: a GPU that answers, but each time after the deadline, is slow and not st
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from otelgpu.errors import SourceDownError
 from otelgpu.limit import Limit
 from otelgpu.model import Device, Gap, GpuState, Sample, SourceFacts
+from otelgpu.slots import Answers, Outcome, Slot
 from otelgpu.sources import DeviceDownError, Source
 from otelgpu.worker import Worker
 
@@ -27,39 +27,6 @@ COUNT_SHARE = 0.25  # of the time a round has, for the question how many GPUs th
 MOST_LEFT = 64  # threads that are left with a stuck GPU of an earlier layout
 LAST_MOMENT = 0.1  # seconds for a stuck call to return after all, when everything ends
 NO_ANSWER = "the driver does not answer"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one round gave. `reason`: why the source as a whole is down; `is_known` False: not even its size is."""
-
-    reason: str | None
-    is_known: bool
-    states: list[GpuState]
-    samples: list[Sample]
-
-
-@dataclass(slots=True)
-class _Slot:
-    """One slot's thread and what was last known of the GPU in it."""
-
-    worker: Worker
-    layout: int = 0  # the layout in which it was last asked
-    device: Device | None = None
-    failure: str = ""  # the defect last logged
-    took: float | None = None  # seconds of its last answer, when that came after the deadline
-    is_slow: bool = False  # and this has been logged
-
-
-@dataclass(slots=True)
-class _Answers:
-    """What has come in; thrown away with the round when it comes too late."""
-
-    pending: set[int] = field(default_factory=set)
-    slots: dict[int, Sample | DeviceDownError | None] = field(default_factory=dict)
-    count: int | SourceDownError | None = None
-    is_over: bool = False
-    began: float = 0.0
 
 
 class Rounds:
@@ -86,7 +53,7 @@ class Rounds:
         self._choices: dict[str, bool] = {}
         self._count: int | None = None
         self._layout = 0
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self._left: list[Worker] = []
         self._driver = Worker("otelgpu-driver")
         self._closer: Worker | None = None
@@ -103,7 +70,7 @@ class Rounds:
         *look* is called, with the limit's lock held, when somebody wants to see what there is before that. A GPU that
         has not answered by then is in neither the states nor, but for what it has answered so far, the samples.
         """
-        answers = _Answers(began=self._limit.now())
+        answers = Answers(began=self._limit.now())
         try:
             self._ask_count(answers)
             count = self._count or 0
@@ -143,6 +110,19 @@ class Rounds:
             self._closer.stop()
         return self._closer.join(until - time.monotonic()) and self._closed == [True]
 
+    def release(self) -> str | None:
+        """Let go of the driver, within the limit; the next round takes it again. Say why it cannot be let go of."""
+        answers: list[bool] = []
+
+        def deliver(is_closed: bool) -> None:  # noqa: FBT001 - a worker's answer
+            with self._limit.changed:
+                answers.append(is_closed)
+                self._limit.changed.notify_all()
+
+        if self._driver.offer(self._close, deliver):
+            self._limit.wait_for(lambda: bool(answers))
+        return None if answers == [True] else "a call to it has not returned"
+
     def _close(self) -> bool:
         try:
             self._source.close()
@@ -151,7 +131,7 @@ class Rounds:
             return False
         return True
 
-    def _ask_count(self, answers: _Answers) -> None:
+    def _ask_count(self, answers: Answers) -> None:
         """Find out how many slots there are. When that hangs, the GPUs that were there are still asked."""
         if self._driver.offer(self._counted, partial(self._deliver_count, answers)):
             share = 1.0 if self._count is None else COUNT_SHARE
@@ -177,7 +157,7 @@ class Rounds:
             logger.exception("counting the GPUs failed; this is a defect of otelgpu")
             return SourceDownError(f"internal error: {error!r}")
 
-    def _deliver_count(self, answers: _Answers, answer: int | SourceDownError) -> None:
+    def _deliver_count(self, answers: Answers, answer: int | SourceDownError) -> None:
         with self._limit.changed:
             if not answers.is_over:
                 answers.count = answer
@@ -186,11 +166,11 @@ class Rounds:
                 self._returned()
             self._limit.changed.notify_all()
 
-    def _so_far(self, answers: _Answers, count: int) -> Outcome:
+    def _so_far(self, answers: Answers, count: int) -> Outcome:
         states, samples = self._settle(answers, count)
         return Outcome(None, self._count is not None, states, samples)
 
-    def _ask_slots(self, answers: _Answers, count: int, look: Callable[[], None]) -> None:
+    def _ask_slots(self, answers: Answers, count: int, look: Callable[[], None]) -> None:
         self._left = [worker for worker in self._left if not worker.join(0)]
         for number in range(count):
             slot = self._slot(number)
@@ -204,7 +184,7 @@ class Rounds:
                     answers.pending.add(number)
         self._limit.wait_for(lambda: not answers.pending, look=look)
 
-    def _slot(self, number: int) -> _Slot:
+    def _slot(self, number: int) -> Slot:
         slot = self._slots.get(number)
         if slot is not None and slot.layout != self._layout and self._is_unwanted(slot):
             slot = None
@@ -215,16 +195,16 @@ class Rounds:
             self._left.append(slot.worker)
             slot = None
         if slot is None:
-            slot = self._slots[number] = _Slot(Worker(f"otelgpu-gpu-{number}"))
+            slot = self._slots[number] = Slot(Worker(f"otelgpu-gpu-{number}"))
         return slot
 
-    def _is_left_out(self, slot: _Slot) -> bool:
+    def _is_left_out(self, slot: Slot) -> bool:
         return slot.layout == self._layout and slot.worker.busy_since is None and self._is_unwanted(slot)
 
-    def _is_unwanted(self, slot: _Slot) -> bool:
+    def _is_unwanted(self, slot: Slot) -> bool:
         return slot.device is not None and not self._is_chosen(slot.device)
 
-    def _read(self, number: int, slot: _Slot) -> Sample | DeviceDownError | None:
+    def _read(self, number: int, slot: Slot) -> Sample | DeviceDownError | None:
         """One slot's questions, in the slot's own thread; None for a GPU that is not chosen."""
         try:
             slot.device = self._source.device(number)
@@ -243,7 +223,7 @@ class Rounds:
             self._choices[device.uuid] = self._chosen(device)
         return self._choices[device.uuid]
 
-    def _deliver(self, answers: _Answers, number: int, slot: _Slot, answer: Sample | DeviceDownError | None) -> None:
+    def _deliver(self, answers: Answers, number: int, slot: Slot, answer: Sample | DeviceDownError | None) -> None:
         with self._limit.changed:
             slot.took = self._limit.now() - answers.began if answers.is_over else None
             if answers.is_over:
@@ -255,7 +235,7 @@ class Rounds:
             answers.pending.discard(number)
             self._limit.changed.notify_all()
 
-    def _settle(self, answers: _Answers, count: int) -> tuple[list[GpuState], list[Sample]]:
+    def _settle(self, answers: Answers, count: int) -> tuple[list[GpuState], list[Sample]]:
         """Turn the answers into a state for each GPU in sight, and the samples of those that answered, by slot.
 
         In a round that goes on, a GPU that is still asked has no state.
@@ -279,7 +259,7 @@ class Rounds:
             states.append(GpuState(device, up=False, gap=answer.gap, reason=str(answer)))
         return states, [found[number] for number in sorted(found)]
 
-    def _begun(self, answers: _Answers, number: int) -> Sample | None:
+    def _begun(self, answers: Answers, number: int) -> Sample | None:
         """Give what a GPU has answered by now, where its answer as a whole is not there; None for one that is stuck."""
         slot = self._slots[number]
         if slot.device is None or not self._is_chosen(slot.device):

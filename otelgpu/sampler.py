@@ -5,7 +5,7 @@ Rule 2: one sweep at a time; whoever wants a snapshot while one is under way wai
 Rule 3: a snapshot holds what its own sweep read and nothing older. A reader that cannot wait for the end of a sweep
         gets a glance at what is there; it is that reader's alone and changes nothing for the others.
 Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
-        while the source is not there, and after an XID (`look`).
+        while GPUs are not there that should be, and after an XID (`look`).
 """
 
 import logging
@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from otelgpu.fields import Field
 from otelgpu.limit import Limit
 from otelgpu.model import Device, Enter, Snapshot
-from otelgpu.rounds import Outcome, Rounds
+from otelgpu.rounds import Rounds
+from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
 
 logger = logging.getLogger(__name__)
 
 LOOK = 1.0  # seconds from one sweep to another that somebody wants without waiting for it
+RELEASED = "it was let go of, as somebody asked; SIGUSR2 or POST /-/resume takes it again"
+OVERDUE = 1.0  # seconds after its deadline that a sweep may take before something is wrong with this process
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 
@@ -33,12 +36,14 @@ class Pace:
     """When to ask, in seconds. `interval` None: only when a reader wants a snapshot.
 
     `insists`: whether a driver that is not there is tried again and again, also while nobody wants a snapshot.
+    `expected`: so many GPUs have to answer, or this is not ready.
     """
 
     reuse: float = 1.0
     deadline: float = 2.0
     interval: float | None = None
     insists: bool = True
+    expected: int = 0
 
 
 class Sampler:
@@ -76,8 +81,9 @@ class Sampler:
         self._finished = 0  # sweeps
         self._began_at: float | None = None  # the last one
         self._sweeping = False
+        self._is_released = False
+        self._held_by: str | None = None  # why it could not be let go of
         self._wanted = False
-        self._was_good = False
         self._pause = 0.0
         self._retry_at = 0.0
         self._look_at: float | None = None
@@ -140,14 +146,37 @@ class Sampler:
                 self._look_at = max(self._clock(), (self._began_at or 0.0) + LOOK)
                 self._changed.notify_all()
 
+    def release(self) -> str | None:
+        """Let go of the driver until `resume`; say why not, where it does not let go. Blocks for two deadlines."""
+        with self._changed:
+            self._is_released, self._held_by = True, "a sweep has not ended"
+            before = self._finished + self._sweeping  # what is under way does not know of it
+            self._wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._finished > before, 2 * self._pace.deadline + GRACE)
+            return self._held_by
+
+    def resume(self) -> None:
+        """Take the driver again; returns at once."""
+        with self._changed:
+            self._is_released, self._wanted = False, True
+            self._changed.notify_all()
+
     def why_not_ready(self) -> str | None:
-        """Say why there was no good sweep yet; None once there was one."""
-        if self._was_good:
-            return None
-        snapshot = self._snapshot
+        """Say why the last sweep was no good, or there is none; None while all is well. Nobody is waited for."""
+        snapshot, began = self._snapshot, self._began_at
         if snapshot is None:
             return "the first sweep is under way"
-        return snapshot.source_reason or "no GPU could be read yet"
+        if self._sweeping and began is not None and self._clock() - began > self._pace.deadline + OVERDUE:
+            return f"a sweep that began {self._clock() - began:.0f} s ago has not ended"
+        if not snapshot.source_up:
+            return snapshot.source_reason
+        up = sum(state.up for state in snapshot.states)
+        if up < self._pace.expected:
+            return f"{up} of the {self._pace.expected} expected GPUs answer"
+        if snapshot.states and not up:
+            return f"no GPU answers: {snapshot.states[0].reason}"
+        return None
 
     def why_not_alive(self) -> str | None:
         """Say why only a restart would help; None while all is well."""
@@ -204,7 +233,6 @@ class Sampler:
                 self._back_off(is_known=is_known)
                 if snapshot is not None:
                     self._snapshot = snapshot
-                    self._was_good = self._was_good or is_good(snapshot)
                 self._sweeping = False
                 self._glance = None
                 self._finished += 1
@@ -228,6 +256,8 @@ class Sampler:
     def _until_next(self) -> float | None:
         """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
         due = [] if self._look_at is None else [self._look_at]
+        if self._pace.insists and self._began_at is not None and self.why_not_ready() is not None:
+            due.append(self._began_at + LONGEST_PAUSE)  # or a pod that nobody scrapes would stay unready
         if self._pause and self._pace.insists:
             due.append(self._retry_at)
         elif self._pace.interval is not None and self._began_at is not None:
@@ -259,12 +289,12 @@ class Sampler:
             self._glance = snapshot_of(outcome, is_glance=True)
             self._changed.notify_all()
 
-        outcome = self._rounds.ask(look)
+        outcome = self._let_go() if self._is_released else self._rounds.ask(look)
         if self._limit.stopped:
             return None, True  # cut short: whoever has not answered is not late
         return snapshot_of(outcome), outcome.is_known
 
-
-def is_good(snapshot: Snapshot) -> bool:
-    """Whether something could be read, or there is nothing to read."""
-    return snapshot.source_up and (not snapshot.states or any(state.up for state in snapshot.states))
+    def _let_go(self) -> Outcome:
+        self._held_by = self._rounds.release()
+        reason = RELEASED if self._held_by is None else f"{RELEASED}; it does not let go: {self._held_by}"
+        return Outcome(reason, is_known=True, states=[], samples=[])

@@ -7,6 +7,7 @@ Rule 3: when the driver holds a thread at the end the process leaves without it:
 
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
-from otelgpu.attribution.itself import create_attribution_instruments
-from otelgpu.attribution.setup import attribution_for
+from otelgpu.attribution.choice import attribution_of, create_attribution_instruments
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
 from otelgpu.export.join import DcgmJoin, SemconvJoin
@@ -30,15 +30,17 @@ from otelgpu.export.page import Format, NoPage, PageReader, PageSource
 from otelgpu.export.resource import full_resource, plain_resource
 from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
+from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments, create_use_instruments
+from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
+from otelgpu.server.driver import Holding
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
-from otelgpu.server.threads import check_room, ready
+from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
 from otelgpu.worker import why_no_thread
 
@@ -66,7 +68,7 @@ class Pipeline:
         self.config = config
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
-        self.attribution = attribution_for(config, environ)
+        self.attribution = attribution_of(config, environ)
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
@@ -78,10 +80,11 @@ class Pipeline:
         if config.disabled:
             logger.warning("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed")
         choice = Choice(config)
+        sampling = config.sampling.reuse, config.sampling.deadline, config.sampling.interval
         self.sampler = Sampler(
             source,
             read,
-            pace=Pace(config.sampling.reuse, config.sampling.deadline, config.sampling.interval),
+            pace=Pace(*sampling, expected=config.server.expected_gpus),
             chosen=choice,
             all_seen=choice.complain,
             repeat_parent=config.mig.parent_values == "repeat",
@@ -94,14 +97,11 @@ class Pipeline:
         self.pushes = self._pushes(pinned)
         readers += [push.reader for push in self.pushes]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-        meter = self._provider.get_meter("otelgpu", __version__)
-        create_instruments(meter, self.fields, pinned)
+        create_instruments(meter := self._provider.get_meter("otelgpu", __version__), self.fields, pinned)
         self.record_scrape = create_own_instruments(
-            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
+            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=enter is not None
         )
         create_attribution_instruments(meter, self.attribution)
-        if enter is not None:
-            create_use_instruments(meter, pinned)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         self.events.create_instruments(meter)
@@ -112,7 +112,7 @@ class Pipeline:
     def _read(self, others: Iterable[Field]) -> list[Field]:
         """List the wanted fields, and behind them what is read for hw.status, for events and for *others* alone."""
         more = also_read(self.wanted) if self._shows_status or self.config.description else []
-        read = {field.id: field for field in (*self.wanted, *more, *others)}
+        read = {field.id: field for field in (*self.wanted, *more, *health_reads(self.wanted), *others)}
         return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
 
     def _events(self, resource: Resource) -> EventOutlet:
@@ -125,12 +125,9 @@ class Pipeline:
             self.config,
             resource=resource,
             owners=self.attribution.owners,
-            look=self._look,
+            look=lambda: self.sampler.look(),  # noqa: PLW0108 - built after who calls it
             codes=not tells_xids(self.config),
         )
-
-    def _look(self) -> None:
-        self.sampler.look()  # which is built after who calls this
 
     def _description(self) -> WayOut | None:
         """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""
@@ -179,6 +176,7 @@ class Pipeline:
             is_alive=lambda: self.sampler.why_not_alive() or why_no_thread(),
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
+            driver=Holding(self.sampler.release, self.sampler.resume, executor),
         )
 
     def _answered(self, code: int, seconds: float) -> None:
@@ -263,12 +261,15 @@ def serve(
     Raise StartError or ConfigError when it cannot start. When the driver holds a thread at the end the process
     leaves from here, without returning: nothing else could end it.
     """
+    share_heap()
     signals = Signals()
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
         pipeline = Pipeline(config, os.environ if environ is None else environ)
         listen = enumerate(config.server.listen)
         sockets = bound_all((address, config.origin("server.listen", i)) for i, address in listen)
+        signals.take(signal.SIGUSR1, pipeline.sampler.release)
+        signals.take(signal.SIGUSR2, pipeline.sampler.resume)
         life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
         is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
         executor.shutdown(wait=is_clean, cancel_futures=True)

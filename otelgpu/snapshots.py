@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otelgpu.fields import Field
+from otelgpu.health import HEALTH, Health
 from otelgpu.model import (
     Attributes,
     Device,
@@ -73,6 +74,7 @@ class Assembler:
         self._heard = heard
         self._repeat_parent = repeat_parent
         self._enter = enter
+        self._health = Health(series_key) if HEALTH in self._wanted else None
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID
@@ -96,9 +98,11 @@ class Assembler:
         With *is_glance* that of a sweep that goes on: a GPU that has no state yet keeps the one it had.
         """
         if not is_glance:
+            self._forget()
             self._log_source(facts, reason)
         single, twins = self._roster.without_twins(samples, is_glance=is_glance)
         settled = self._roster.settled([*states, *twins], reason, times.started_unix, is_glance=is_glance)
+        single = _of_up(single, settled)
         answered = {sample.device.uuid for sample in single}
         silent = [state for state in settled if state.device.uuid and state.device.uuid not in answered]
         ordered = sorted(
@@ -139,11 +143,11 @@ class Assembler:
             labels = {**rows, **labels}
         self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
         used, spent = _NO_USE if is_glance else self._entered(ordered, settled, times)
-        return Snapshot(
+        plain = Snapshot(
             at=times.at,
             unix=times.unix,
             started_unix=times.started_unix,
-            identity=self._identity_of(settled, series, labels, [each.jobs for each in used]),
+            identity=0,
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
@@ -156,6 +160,14 @@ class Assembler:
             used=used,
             energy=spent,
         )
+        return self._judged(plain, is_glance=is_glance)
+
+    def _judged(self, snapshot: Snapshot, *, is_glance: bool) -> Snapshot:
+        """Add the health of the GPUs where that is wanted, and then what the whole is known by."""
+        if self._health is not None:
+            snapshot = self._health.judged(snapshot, is_glance=is_glance)
+        jobs = [each.jobs for each in snapshot.used]
+        return replace(snapshot, identity=self._identity_of(snapshot.states, snapshot.series, snapshot.labels, jobs))
 
     def _entered(self, samples: Sequence[Sample], states: Iterable[GpuState], times: Times) -> Used:
         """Enter who uses what, where that is read."""
@@ -173,8 +185,10 @@ class Assembler:
         """Give what is known of GPUs that did not answer, as samples of their own."""
         for state in silent:
             last = self._last.get(state.device.uuid)
-            if last is not None and not state.up and (readings := self._heard(state.device)):
-                yield Sample(state.device, last.instances, tuple(readings))
+            if last is not None and not state.up:
+                readings = tuple(self._heard(state.device))
+                if readings or self._health is not None:
+                    yield Sample(state.device, last.instances, readings)
 
     def _readings(self, sample: Sample) -> Iterable[Reading]:
         """Give the readings as they are shown: with *repeat_parent* a GPU's values stand on its instances instead."""
@@ -212,6 +226,14 @@ class Assembler:
             self._impossible.discard(fault)
             logger.info("%s: %s can be true again", device.uuid, field.name)
 
+    def _forget(self) -> None:
+        """Forget the faults of instances that were gone in the last sweep: new ones come without end."""
+        if not self._impossible and not self._twins:
+            return
+        there = self._last.keys() | {instance.uuid for last in self._last.values() for instance in last.instances}
+        self._impossible = {fault for fault in self._impossible if fault[1] in there}
+        self._twins &= there
+
     def _identity_of(self, states: Sequence[GpuState], *others: object) -> int:
         identified = (tuple(state.device for state in states), *others)
         if identified != self._identified:
@@ -236,6 +258,12 @@ def series_key(device: Device, attributes: Attributes) -> SeriesKey:
     """
     name = device.gpu_uuid if device.instance_id is None else f"{device.gpu_uuid}/{device.instance_id}"
     return name if not attributes else f"{name}{attributes}"
+
+
+def _of_up(samples: Iterable[Sample], states: Iterable[GpuState]) -> list[Sample]:
+    """Leave out what a GPU that was down, or is new, has begun to answer at a glance: it is not shown as up yet."""
+    up = {state.device.uuid for state in states if state.up}
+    return [sample for sample in samples if sample.device.uuid in up]
 
 
 def _rows(sample: Sample, texts: Mapping[str, Sequence[tuple[Field, str]]]) -> dict[str, Rows]:

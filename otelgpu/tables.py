@@ -193,7 +193,7 @@ def readings_table(snapshot: Snapshot, *, width: int | None) -> str:
 
 def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: int | None) -> str:
     """Draw the catalogue; the last column is empty for a field that is not wanted."""
-    these = _group_namer(snapshot) if snapshot else " ".join
+    these = named_group(snapshot) if snapshot else " ".join
     rows = [
         (
             field["id"],
@@ -234,8 +234,8 @@ def _namer(snapshot: Snapshot) -> Callable[[str], str]:
     return lambda uuid: names.get(uuid, uuid)
 
 
-def _group_namer(snapshot: Snapshot) -> Callable[[list[str]], str]:
-    """Make the function that names several devices: "GPU 0 1 2/1", or "all"."""
+def named_group(snapshot: Snapshot) -> Callable[[list[str]], str]:
+    """Make the function that names several devices by their UUIDs: "GPU 0 1 2/1", or "all"."""
     named = _namer(snapshot)
     everyone = set(_devices(snapshot))
     return lambda uuids: "all" if set(uuids) == everyone else f"GPU {' '.join(named(uuid) for uuid in uuids)}"

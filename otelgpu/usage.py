@@ -45,7 +45,8 @@ class Command(click.Command):
         ]
         # So that `parse_args` learns of everything that is not understood, and not only of the first.
         taken = {"allow_extra_args": True, "ignore_unknown_options": True}
-        super().__init__(name, taken, callback=call, params=[*parameters, *flags], help=meaning, epilog=epilog)
+        params = [*parameters, *flags]
+        super().__init__(name, taken, callback=call, params=params, help=meaning, epilog=epilog, add_help_option=False)
         self._names = names
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,7 +87,7 @@ class Command(click.Command):
 
     def _near(self, name: str) -> str:
         shown = [spelling for one in self.params if not getattr(one, "hidden", False) for spelling in one.opts]
-        return meant(name, (*shown, "--help"))
+        return meant(name, shown)
 
 
 class Form(click.Choice[str]):

@@ -192,8 +192,17 @@ def refused(
     scenario: Scenario | None, folder: Path, *flags: str, environ: Mapping[str, str] | None = None
 ) -> tuple[int, list[str]]:
     """Run `otelgpu serve`, with these flags alone, that ends by itself; return its exit status and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "otelgpu", "serve", *flags],
+    done = command(scenario, folder, "serve", *flags, environ=environ)
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+def command(
+    scenario: Scenario | None, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of otelgpu over the fake driver (*scenario* None: over no driver at all) until it ends."""
+    return subprocess.run(
+        [sys.executable, "-m", "otelgpu", *arguments],
         env=_environ(scenario, folder, environ),
         capture_output=True,
         text=True,
@@ -201,8 +210,6 @@ def refused(
         timeout=LIMIT,
         check=False,
     )
-    assert done.stdout == ""
-    return done.returncode, done.stderr.splitlines()
 
 
 def _environ(scenario: Scenario | None, folder: Path, environ: Mapping[str, str] | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ Rule 2: a driver's nonsense is seen from the page: what was dropped, what is sti
 """
 
 import csv
+import os
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from otelgpu.snapshots import Assembler, Times
 from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_architecture
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
+from tests.fakenvml.everything import everything
 from tests.harness import Node, refused, series, serving, until, values
 
 Start = Callable[..., Node]
@@ -34,6 +36,7 @@ COPY_UTIL = "DCGM_FI_DEV_MEM_COPY_UTIL"
 ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 DROPPED = "otelgpu_values_dropped_total"
 UNKNOWN, LOST = 999, 15
+NVLINK_COUNT = 91  # field id
 
 
 def samples_of(page: str, name: str) -> list[Mapping[str, str]]:
@@ -178,6 +181,20 @@ def test_a_node_without_gpus_is_no_error(tmp_path: Path) -> None:
 
     assert values(page, "otelgpu_source_up", "source") == {"nvml": 1}
     assert series(page) == []
+
+
+def test_a_library_that_never_loads_keeps_only_its_thread(tmp_path: Path) -> None:
+    """The folder that the driver is mounted from may hang: the page says so in time, and a signal ends the process."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    os.mkfifo(folder / SONAME)  # opened for reading it waits for a writer, for ever
+    environ = {"LD_LIBRARY_PATH": str(folder)}
+    with serving(models.h100(), tmp_path, "--deadline", "0.3", environ=environ) as served:
+        page = served.page()
+        code = served.stop()
+
+    assert values(page, "otelgpu_source_up", "source") == {"nvml": 0}
+    assert code == 0
 
 
 def test_auto_waits_for_the_driver(tmp_path: Path) -> None:
@@ -350,6 +367,17 @@ def test_places_for_instances_that_cannot_be_true_change_nothing(node: Start, pl
     odd = node(models.h100_mig().with_gpu(0, answers={"nvmlDeviceGetMaxMigDeviceCount": places})).page()
 
     assert series(odd) == series(page)
+
+
+@pytest.mark.parametrize("links", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_number_of_links_that_cannot_be_true_changes_nothing(node: Start, links: float) -> None:
+    """It says which links are asked, and is shown nowhere: it must not take the GPU along."""
+    usual = node(everything(), fields=("all",)).settled_page()
+    odd = everything().with_gpu(0, fields={NVLINK_COUNT: Typed("f64", links)})
+    page = node(odd, fields=("all",)).settled_page()
+
+    assert names(page) == names(usual)
+    assert len(series(page)) == len(series(usual))
 
 
 def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: pytest.LogCaptureFixture) -> None:

@@ -99,7 +99,8 @@ def test_the_help_of_serve_shows_every_setting(capsys: pytest.CaptureFixture[str
         (("serve", "--listn", ":0"), "no such flag: --listn; did you mean --listen?"),
         (("--listn=:0",), "no such flag: --listn; did you mean --listen?"),
         (("serve", "--listen"), "--listen: expected a value"),
-        (("serve", "-listen"), "no such flag: -listen; did you mean --listen?"),
+        (("serve", "-listen"), "--listen: expected a value"),  # as Go takes flags, and dcgm-exporter with it
+        (("serve", "-listn"), "no such flag: -listn; did you mean --listen?"),
         (("serve", "--frobnicate", "7"), "no such flag: --frobnicate"),
         (("--reuse", "1", "once"), "the command comes first: otelgpu once ..."),
         (("devices", "0"), "not understood: 0"),
@@ -267,10 +268,15 @@ def test_a_reader_that_leaves_early_ends_it_quietly(arguments: Sequence[str]) ->
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("once", *NODE, "--log-level", "error"), ("--version",), ("--help",), ("serve", "--help")],
+    ids=" ".join,
+)
+def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     """`otelgpu once > file` must not pretend that the file holds the page."""
     with Path("/dev/full").open("w") as full:
-        ended = started("once", *NODE, "--log-level", "error", stdout=full.fileno())
+        ended = started(*arguments, stdout=full.fileno())
 
     assert (ended.returncode, ended.stderr) == (1, "otelgpu: cannot write to stdout: No space left on device\n")
 

@@ -210,6 +210,7 @@ def test_readings_expire_after_ten_seconds_or_three_intervals(interval: float | 
         ("[::1]:9400", Address("::1", 9400)),
         ("[fe80::1%eth0]:80", Address("fe80::1%eth0", 80)),
         ("gpu-node_1.example.:65535", Address("gpu-node_1.example.", 65535)),
+        (f"{'a' * 63}.b:80", Address(f"{'a' * 63}.b", 80)),
         ("unix:/run/o.sock", Address(path="/run/o.sock")),
     ],
 )
@@ -222,6 +223,7 @@ def test_an_address_is_read_and_shown_the_same(text: str, address: Address) -> N
 SHAPE = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
 BRACKETS = "an IPv6 address stands in brackets, as in [::1]:9400"
 PORT = "a port is 0 to 65535"
+LABEL = "a host name has 1 to 63 characters between two dots"
 UNIX = "a unix socket is written unix:/PATH, with the whole path"
 
 
@@ -242,6 +244,8 @@ UNIX = "a unix socket is written unix:/PATH, with the whole path"
         ("a b:80", SHAPE),
         ("http://x:80", BRACKETS),
         ("*:80", SHAPE),
+        ("a..b:80", LABEL),
+        (f"a.{'b' * 64}:80", LABEL),
         ("::1:9400", BRACKETS),
         ("[::1:9400", BRACKETS),
         ("[127.0.0.1]:9400", BRACKETS),

@@ -37,6 +37,7 @@ OWN = {
     "otelgpu_sweep_duration_seconds": ("gauge", set()),
     "otelgpu_snapshot_age_seconds": ("gauge", set()),
     "otelgpu_sweeps_total": ("counter", set()),
+    "otelgpu_gpu_lost_timestamp_seconds": ("gauge", {"gpu", "UUID", "gap"}),
     "otelgpu_values_dropped_total": ("counter", {"field"}),
     "otelgpu_scrapes_total": ("counter", {"code"}),
     "otelgpu_scrape_duration_seconds": ("histogram", set()),

@@ -11,6 +11,7 @@ import pytest
 
 from otelgpu.attribution import mirror
 from otelgpu.attribution.apiserver import Api, ApiError
+from otelgpu.attribution.choice import NoAttribution
 from otelgpu.attribution.kubelet import Kubelet as Client
 from otelgpu.attribution.mirror import Mirror
 from otelgpu.attribution.owners import Attribution
@@ -118,6 +119,7 @@ def watched(
         changes |= {"node": "node-1", "service_account": str(api.folder)} | settings
         kubernetes = Kubernetes(**changes)  # type: ignore[arg-type]
         started = node(scenario, kubernetes=kubernetes, processes=processes, environ=api.environ)
+        assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
         return Watched(started, kubelet)
@@ -471,8 +473,8 @@ def test_pods_that_come_and_go_leave_nothing_behind(watched: Starter, api: ApiSe
         api.put(pod_object(f"pod-{turn}", team=f"t{turn}"))
         api.remove(f"pod-{turn}")
         if turn % 100 == 99:
-            api.bookmark()
-            until(lambda: len(started.meta().table()) == 1, "the end of them")
+            api.put(pod_object("stays", team=f"after-{turn}"))
+            until(lambda: [x["team"] for x in started.labels()] == [f"after-{turn}"], "what came last")  # noqa: B023
             with api.changed:
                 del api.events[:-10]
             sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6)

@@ -266,3 +266,17 @@ def test_new_instances_make_no_new_series_keys(node: Start) -> None:
 
     assert len(keys) == 4  # two GPUs and two places
     assert of_instances(running.page()) == {("7", "1g.10gb"): 118, ("8", "1g.10gb"): 119}
+
+
+def test_the_faults_of_an_instance_end_with_it(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A GPU that is partitioned anew all day long has instances without end: their faults are forgotten."""
+    bad = split(instance(11, gi=7, used=2**40), B)
+    running = node(bad, fields=FIELDS)
+    running.show(split(B))
+    running.page()
+    running.show(bad)
+    pages = [running.page() for _ in range(2)]
+
+    dropped = [record for record in caplog.records if "is dropped" in record.getMessage()]
+    assert len(dropped) == 2
+    assert [of_instances(page) for page in pages] == [{("8", "1g.10gb"): 12}] * 2

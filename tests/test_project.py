@@ -29,13 +29,13 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
-    ("throttle",),
+    ("throttle", "counts", "peers", "links", "health"),
     ("events",),
     ("config",),
     ("processes",),
     ("ledger",),
     ("sources",),
-    ("limit", "worker", "roster", "snapshots", "rounds"),
+    ("limit", "worker", "slots", "roster", "snapshots", "rounds"),
     ("sampler",),
     ("instruments", "itself"),
     ("attribution",),
@@ -46,6 +46,7 @@ LAYERS = (
     ("service",),
     ("pull",),
     ("log", "tables", "reference", "usage"),
+    ("doctor",),
     ("cli",),
     ("__main__",),
 )

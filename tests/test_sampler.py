@@ -255,6 +255,31 @@ def test_a_glance_shows_no_value_of_a_gpu_that_has_not_answered(bench: Callable[
     assert {(gap.device.index, gap.gap) for gap in glance.missing} >= {(1, Gap.TIMEOUT)}
 
 
+def test_a_glance_shows_no_value_of_a_gpu_that_is_not_up(bench: Callable[..., Bench]) -> None:
+    """One that was down, or is new, and has only begun to answer: its values would stand beside `gpu_up 0`, or none."""
+    running = bench(pace=Pace(reuse=0, deadline=1000))
+    running.script.watts[1] = DeviceDownError(Gap.LOST, "lost")
+    running.look()
+    running.script.watts.clear()
+    running.script.gpus = 3
+    running.script.begun |= {1: 77.0, 2: 78.0}
+    gates = [running.script.shut(slot) for slot in (1, 2)]
+    with ThreadPoolExecutor(1) as pool:
+        patient = pool.submit(running.look)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        assert running.script.at_gate.acquire(timeout=LIMIT)
+        until(lambda: running.shows(0), "the one that is up has answered")
+        glance = running.sampler.refresh(0.0)
+        for gate in gates:
+            gate.set()
+        snapshot = patient.result(LIMIT)
+
+    assert glance is not None
+    assert [state.up for state in glance.states] == [True, False]
+    assert glance.numbers[155] == {"GPU-0": 100.0}
+    assert set(snapshot.numbers[155]) == {"GPU-0", "GPU-1", "GPU-2"}
+
+
 def test_a_gpu_that_always_answers_late_shows_what_it_answers_in_time(
     bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -499,6 +524,43 @@ def test_the_number_of_the_identity_changes_with_what_is_joined(bench: Callable[
     assert fourth != third  # its series are gone
 
     assert running.look().identity == fourth
+
+
+def test_what_is_not_ready_looks_again_by_itself(bench: Callable[..., Bench]) -> None:
+    """A pod that nobody scrapes would else stay unready after its GPUs are back; one that is ready asks nothing."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0, expected=2))
+    running.script.watts[1] = DeviceDownError(Gap.LOST, "lost")
+    running.look()
+    assert running.sampler.why_not_ready() == "1 of the 2 expected GPUs answer"
+    running.script.watts.clear()
+    running.clock.turn(LONGEST_PAUSE - 1)
+    assert running.sampler.sweeps == 2
+    running.clock.turn(1)
+    running.swept(3)
+    until(lambda: running.sampler.why_not_ready() is None, "ready")
+    running.clock.turn(10 * LONGEST_PAUSE)
+
+    assert running.sampler.sweeps == 3
+
+
+def test_a_sweep_that_does_not_end_is_told_of(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler's thread itself hangs: no driver can do that, so it is a defect, and to be seen from outside."""
+    running = bench(pace=Pace(reuse=0, deadline=2.0))
+    gate, entered = threading.Event(), threading.Event()
+
+    def stuck(*_: object, **__: object) -> None:
+        entered.set()
+        assert gate.wait(LIMIT)
+
+    monkeypatch.setattr(running.sampler._assembler, "snapshot", stuck)  # noqa: SLF001
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(running.sampler.refresh)
+        assert entered.wait(LIMIT)
+        assert running.sampler.why_not_ready() is None
+        running.clock.turn(10)
+        assert running.sampler.why_not_ready() == "a sweep that began 10 s ago has not ended"
+        monkeypatch.undo()
+        gate.set()
 
 
 def test_since_when_a_gpu_is_down_stays(bench: Callable[..., Bench]) -> None:

@@ -306,6 +306,25 @@ def test_clients_that_do_not_read_shut_nobody_out(tmp_path: Path) -> None:
         assert served.get().status == 200
 
 
+def test_clients_that_do_not_read_share_one_page_in_memory(tmp_path: Path) -> None:
+    """The page of a large node has megabytes: a copy for each of them would be the end of a small container."""
+    flags = ("--reuse", "30", "--expire", "30", "--label", f"note={'x' * 20_000}")
+    with serving(models.crowd(), tmp_path, *flags) as served, ExitStack() as stack:
+        page = served.page()
+        before = values(served.page(), "otelgpu_process_resident_memory_bytes")[""]
+        for _ in range(40):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(LIMIT)
+            sock.connect((served.host, served.port))
+            sock.sendall(REQUEST)
+            assert sock.recv(1) == b"H"
+        after = values(served.page(), "otelgpu_process_resident_memory_bytes")[""]
+
+    assert len(page) > 8_000_000  # of which the kernel takes 4 MB for each
+    assert after - before < 10 * len(page)
+
+
 def test_the_scrapers_timeout_shortens_the_wait(tmp_path: Path) -> None:
     """Prometheus gets the other GPUs before it gives up, also when its timeout is shorter than our deadline."""
     with serving(models.h100(2), tmp_path, "--reuse", "0", "--deadline", "30") as served:
@@ -352,8 +371,23 @@ def test_it_is_not_ready_before_a_gpu_could_be_read(tmp_path: Path) -> None:
         served.page()
         after = served.get("/readyz")
 
-    assert (before.status, before.text) == (503, "no GPU could be read yet\n")
+    assert (before.status, before.text) == (503, "no GPU answers: it cannot be opened: Unknown Error\n")
     assert after.status == 200
+
+
+def test_it_is_ready_while_the_expected_gpus_answer(tmp_path: Path) -> None:
+    """A node that has lost one of its GPUs is to be seen by whoever schedules work; one GPU less is else no reason."""
+    with serving(models.h100(2), tmp_path, "--reuse", "0", "--expected-gpus", "2") as served:
+        served.page()
+        whole = served.get("/readyz")
+        models.h100(2).with_gpu(1, lost=True).write(served.scenario)
+        served.page()
+        short = served.get("/readyz")
+        alive = served.get("/healthz").status
+
+    assert whole.status == 200
+    assert (short.status, short.text) == (503, "1 of the 2 expected GPUs answer\n")
+    assert alive == 200  # a restart would bring nothing back
 
 
 @pytest.mark.parametrize("timeout", ["", "soon", "-1", "0", "nan", "inf", "-inf", "1e999", "5, 5", "0x10"])
@@ -424,8 +458,8 @@ def leak(*_):
 def mend(*_):
     while leaked:
         os.close(leaked.pop())
-signal.signal(signal.SIGUSR1, leak)
-signal.signal(signal.SIGUSR2, mend)
+signal.signal(signal.SIGRTMIN, leak)
+signal.signal(signal.SIGRTMAX, mend)
 """
 
 
@@ -439,7 +473,7 @@ def test_descriptors_used_up_from_outside_are_got_over(tmp_path: Path, naming: s
         pid = served.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, hard))
-        served.process.send_signal(signal.SIGUSR1)
+        served.process.send_signal(signal.SIGRTMIN)
         until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == 128, "a leak")
         replies = [served.get().status for _ in range(3)]
         with ExitStack() as stack:
@@ -450,7 +484,7 @@ def test_descriptors_used_up_from_outside_are_got_over(tmp_path: Path, naming: s
             answered = _status_of(waiting[-1])
             threading.Event().wait(1.0)  # nothing happens: that is what is measured
             burnt = _cpu_seconds(pid) - before
-        served.process.send_signal(signal.SIGUSR2)
+        served.process.send_signal(signal.SIGRTMAX)
         until(lambda: served.logged("can be accepted again") == 1, "an end")
         replies += [served.get().status for _ in range(3)]
         code = served.stop()

@@ -182,10 +182,11 @@ def test_every_field_is_answered_or_said_to_be_missing(spec: str) -> None:
     """A field that silently has no value cannot be explained by `otelgpu doctor`; one series twice sums a counter."""
     source, _ = node(spec)
     sample = source.read(0)
-    keys = [(reading.field.id, reading.device.uuid) for reading in sample.readings]
+    series = [(reading.field.id, reading.device.uuid, reading.attributes) for reading in sample.readings]
+    keys = [key[:2] for key in series]
     gaps = [(missing.field.id, missing.device.uuid) for missing in sample.missing]
 
-    assert len(keys) == len(set(keys))
+    assert len(series) == len(set(series))
     assert not set(keys) & set(gaps)
     assert {ident for ident, _ in keys + gaps} == set(CATALOGUE)
     assert {missing.gap for missing in sample.missing} == {Gap.UNSUPPORTED}
@@ -423,3 +424,48 @@ def test_no_wave_is_ever_cut_off() -> None:
         for stage in (*job.opening, *job.repeated, REST):
             assert stage.load - stage.swell - stage.ripple >= 0
             assert stage.load + stage.swell + stage.ripple <= 1
+
+
+def test_what_is_counted_agrees_with_what_is_seen() -> None:
+    """The counts of a demonstration come from its own XIDs and clocks: a dashboard shows both side by side."""
+    source, clock = node("2xh100", REASONS, XID, 9001, 9002, 9005, 9006)
+    before: dict[tuple[int, str], int | float] = {}
+    last: dict[str, float] = {}
+    begun: Counter[str] = Counter()
+    bits = {IDLE: "gpu_idle", CAPPED: "power_cap", HOT: "sw_thermal"}
+    mask = int(number(source.read(0), REASONS))
+    codes: set[int] = set()
+    for sample in samples(source, clock, 0, step=1.0, seconds=13 * HOUR):
+        codes.add(int(number(sample, XID)))
+        now = int(number(sample, REASONS))
+        begun.update(word for bit, word in bits.items() if now & ~mask & bit)
+        mask = now
+        last = counted(sample, 9006)
+        totals = {(ident, word): value for ident in (9005, 9006) for word, value in counted(sample, ident).items()}
+        assert all(totals[key] >= value for key, value in before.items())
+        before = totals
+        assert all(value <= 300 for value in counted(sample, 9002).values())
+
+    assert {word: value for word, value in last.items() if value} == begun
+    assert {int(code) for (ident, code), value in before.items() if ident == 9005 and value} == codes - {0} != set()
+
+
+def test_counts_of_the_window_are_its_samples() -> None:
+    """A GPU that did nothing for the whole window was idle in every sample; an XID leaves the window again."""
+    source, clock = node("1xh100", 9001, 9002)
+    begin, seen = clock.at, set[float]()
+    for minute in range(0, 24 * 60, 5):
+        clock.at = begin + 600 + 60 * minute
+        seen |= set(counted(source.read(0), 9002).values())
+    clock.at = begin + DAY
+    found = counted(source.read(0), 9001)
+
+    assert {0, 300} <= seen
+    assert set(found.values()) == {0}
+
+
+def counted(sample: Sample, ident: int) -> dict[str, float]:
+    """The numbers of a field by the label that tells its series apart."""
+    return {
+        reading.attributes[-1][1]: float(reading.number) for reading in sample.readings if reading.field.id == ident
+    }

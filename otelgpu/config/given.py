@@ -14,6 +14,7 @@ from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, nearest, plain, shown
 
 FILE_VARIABLE = PREFIX + "CONFIG"
+HEADERS = "otlp.headers"  # what these hold is often a password, so that a message shows no more than their place
 NAMELESS = "="  # stands for the name of an entry that was given without one
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
@@ -57,7 +58,7 @@ class Given:
 
     def problem(self, what: str | ValueError) -> Problem:
         """Finish a message about this text."""
-        got = "" if self.got is None else f", got {shown(self.got)}"
+        got = "" if self.got is None or self.setting.key == HEADERS else f", got {shown(self.got)}"
         if isinstance(what, UnknownWordError):
             return Problem(f"{self.place}: {what.sentence}", self.line, what, got)
         return Problem(f"{self.place}: {what}{got}", self.line)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from otelgpu.config.given import (
     FILE_VARIABLE,
+    HEADERS,
     NAMELESS,
     Flag,
     Given,
@@ -27,7 +28,7 @@ from otelgpu.config.keys import Shape
 from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config, Otlp
 from otelgpu.config.standard import chosen_exporters, for_logs, from_standard
-from otelgpu.config.values import Address, SourceChoice
+from otelgpu.config.values import Address, SourceChoice, check_header_text
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
@@ -178,6 +179,8 @@ def _entry(given: Given, parse_spec: SpecParser | None) -> object:
             raise ValueError("expected NAME=VALUE")
         if given.setting.parse is not None:
             given.setting.parse(given.name)
+        if given.setting.key == HEADERS:
+            check_header_text(given.text)
     value = given.setting.value(given.text)
     if parse_spec is not None and isinstance(value, SourceChoice) and value.spec:
         parse_spec(value.spec)

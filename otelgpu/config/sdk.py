@@ -1,7 +1,7 @@
 """The variables that OpenTelemetry's SDK reads by itself, and where it stumbles over them.
 
-Rule 1: only what would end the SDK in a traceback stands here (version 1.45.2). It takes its other variables as it
-        finds them, or says in a line of its own what it makes of them.
+Rule 1: only what would end the SDK in a traceback stands here (version 1.45.2), or make its encoder log one for every
+        batch. It takes its other variables as it finds them, or says in a line of its own what it makes of them.
 Rule 2: they are judged whatever else is set: the SDK reads them when it is imported, or with the first provider.
 """
 
@@ -46,10 +46,16 @@ def _context(text: str) -> str:
     return "" if text in known else one_of(known) if known else "no such variable"
 
 
+def _utf8(text: str) -> str:
+    return "text in UTF-8" if any("\ud800" <= char <= "\udfff" for char in text) else ""
+
+
 _JUDGES: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
         "OTEL_METRICS_EXEMPLAR_FILTER": _filter,
         "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": _limit,
         "OTEL_PYTHON_CONTEXT": _context,
+        "OTEL_RESOURCE_ATTRIBUTES": _utf8,
+        "OTEL_SERVICE_NAME": _utf8,
     }
 )

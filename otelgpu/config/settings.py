@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
+from otelgpu.config.counting import Counts
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.values import (
     Address,
@@ -44,6 +45,9 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=1, le=10000),
         _about("More requests than this at the same time are answered with 503."),
     ] = 40
+    expected_gpus: Annotated[
+        int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
+    ] = 0
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,9 +99,7 @@ class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The simulated node."""
 
     seed: Annotated[
-        int,
-        Meta(ge=0, le=2**63 - 1),
-        _about("The simulated node behaves the same for the same number."),
+        int, Meta(ge=0, le=2**63 - 1), _about("The simulated node behaves the same for the same number.")
     ] = 0
 
 
@@ -130,7 +132,7 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 10.0
     compression: Annotated[
         Literal["gzip", "deflate", "none"],
-        _about("How batches are compressed: `gzip`, `deflate` (HTTP only) or `none`."),
+        _about("How batches are compressed: `gzip`, `deflate` or `none`."),
     ] = "gzip"
     certificate: Annotated[str, _about("File of the authorities that may vouch for the collector.", word="FILE")] = ""
     client_certificate: Annotated[str, _about("File of the certificate to show to the collector.", word="FILE")] = ""
@@ -250,6 +252,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(default_factory=dict)
     server: Server = Server()
     sampling: Sampling = Sampling()
+    counts: Counts = Counts()
     mig: Mig = Mig()
     kubernetes: Kubernetes = Kubernetes()
     jobs: Jobs = Jobs()
@@ -260,13 +263,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     embed: Embed = Embed()
     log: Log = Log()
 
-    # No setting (it has no meaning for the user): the places that values came from, for later messages. A key, or
-    # KEY[1] for an entry of a list, to "otelgpu.yaml:7", "OTELGPU_SAMPLING_REUSE", "--reuse" or "default".
+    # No setting: the places that values came from, by key, or KEY[1] for an entry of a list: "otelgpu.yaml:7".
     origins: Mapping[str, str] = field(default_factory=dict)
 
-    # No settings either: what OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER name (() when it is not set), where log
-    # events are sent when that is not where the metrics are (OTEL_EXPORTER_OTLP_LOGS_*; their places are those of
-    # "logs.KEY"), whether OTEL_SDK_DISABLED, and the file that OTEL_CONFIG_FILE names.
+    # No settings either, but what OTEL_* variables say. `logs`: where log events go, when that is not where metrics go.
     exporters: tuple[str, ...] = ()
     log_exporters: tuple[str, ...] = ()
     logs: Otlp | None = None

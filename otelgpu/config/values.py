@@ -17,6 +17,7 @@ from otelgpu.config.words import UnknownWordError
 _ADDRESS = "an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _DIGITS = re.compile(r"[0-9]+")
+_LONGEST_LABEL = 63  # characters between the dots of a host name; socket.getaddrinfo raises UnicodeError beyond that
 _LONGEST_PORT = 5
 _HIGHEST_PORT = 65535
 _LONGEST_UNIX_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
@@ -53,6 +54,8 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
     elif host and not _is_host(host):
         raise ValueError(_ADDRESS)
+    else:
+        _check_labels(host)
     if not (_DIGITS.fullmatch(port) and len(port) <= _LONGEST_PORT and int(port) <= _HIGHEST_PORT):
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}")
     return Address(host=host, port=int(port))
@@ -201,6 +204,12 @@ def check_header_name(name: str) -> None:
         raise ValueError("a header name is letters, digits and -")
 
 
+def check_header_text(text: str) -> None:
+    """Raise ValueError unless a header can hold this text; the message does not show it."""
+    if text != text.strip() or not text.isascii() or not text.isprintable():
+        raise ValueError("the text of a header is printable ASCII, without blanks at its ends")
+
+
 _ENDPOINT = "expected http://HOST:PORT or https://HOST:PORT"
 
 
@@ -208,13 +217,19 @@ def parse_endpoint(text: str) -> str:
     """Check the URL of a collector; "" is none."""
     if not text:
         return text
-    url = urlsplit(text)
+    try:
+        url = urlsplit(text)
+    except ValueError:  # brackets that hold no IPv6 address
+        raise ValueError(_ENDPOINT) from None
     try:
         port = url.port
     except ValueError:
         raise ValueError(f"a port is 0 to {_HIGHEST_PORT}") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0 or not text.isprintable() or " " in text:
         raise ValueError(_ENDPOINT)
+    if "#" in text:
+        raise ValueError(f"{_ENDPOINT}, and no #")
+    _check_labels(url.hostname)
     return text
 
 
@@ -251,6 +266,12 @@ def _ipv6(text: str) -> str:
     except (OSError, ValueError):  # ValueError: a NUL inside
         pass
     raise ValueError("an IPv6 address stands in brackets, as in [::1]:9400")
+
+
+def _check_labels(host: str) -> None:
+    """Raise ValueError for a host name that no resolver takes: with two dots in a row, or a part that is too long."""
+    if any(not 0 < len(label) <= _LONGEST_LABEL for label in host.removesuffix(".").split(".") if host):
+        raise ValueError(f"a host name has 1 to {_LONGEST_LABEL} characters between two dots")
 
 
 def _is_host(text: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import get_meter_provider
 
 from otelgpu.config.standard import DESCRIPTION
+from otelgpu.config.words import one_line
 from otelgpu.embed.engine import SHARE
 from otelgpu.embed.registration import Registration, Session
 from otelgpu.errors import ConfigError
@@ -80,14 +81,31 @@ class Described:
 def configure(path: str) -> None:
     """Set up the SDK as the file says."""
     try:
-        from opentelemetry.configuration import ConfigurationError, configure_sdk, load_config_file
+        from opentelemetry.configuration import configure_sdk, load_config_file
     except ImportError as error:
         needs = "needs a package that is not installed: pip install 'otelgpu[configuration]'"
         raise ConfigError([f"{DESCRIPTION}: {needs} ({error})"]) from error
+    place = f"{DESCRIPTION}: {path}"
+    loader = logging.getLogger("opentelemetry.configuration.file")
+    level = loader.level
+    loader.setLevel(logging.CRITICAL + 1)  # what it raises it logs too, with a traceback
     try:
-        configure_sdk(load_config_file(path))
-    except (ConfigurationError, OSError) as error:
-        raise ConfigError([f"{DESCRIPTION}: {path}: {' '.join(str(error).split())}"]) from error
+        description = load_config_file(path)
+    except Exception as error:
+        raise ConfigError([f"{place}: {_sentence(error)}"]) from error
+    finally:
+        loader.setLevel(level)
+    try:
+        configure_sdk(description)
+    except ConfigError as error:  # of our own parts, which the file may name
+        raise ConfigError([f"{place}: {problem}" for problem in error.problems]) from error
+    except Exception as error:
+        raise ConfigError([f"{place}: {_sentence(error)}"]) from error
+
+
+def _sentence(error: Exception) -> str:
+    """Say in one line what the SDK, or somebody's plugin, has raised: a ConfigurationError, or whatever it may be."""
+    return one_line(" ".join(str(error).split())) or type(error).__name__
 
 
 def _shut(shutdown: Callable[..., object], timeout: float) -> None:

@@ -25,6 +25,9 @@ from otelgpu.sources.choice import Choice, make_source, warn_unreadable
 logger = logging.getLogger(__name__)
 
 STOP = 5.0  # seconds that `stop` may take
+# Held while an engine is built, which imports modules, and over a fork: a child that is made in between would wait for
+# ever for the lock of a module that a thread of its parent was importing.
+BUILDING = threading.RLock()
 SHARE = 0.5  # of the time that the SDK gives a callback: the rest is for everybody else's
 
 
@@ -112,7 +115,8 @@ class Engine:
             if self._is_over:
                 return None
             if self._sampler is None and self._may_report():
-                sampler = self._built()
+                with BUILDING:
+                    sampler = self._built()
                 try:
                     sampler.start()
                 except RuntimeError as error:  # Python 3.12 and newer start no thread once the process is ending

@@ -14,9 +14,11 @@ from otelgpu.config import Config
 from otelgpu.embed.arguments import Settings, settings_of
 from otelgpu.embed.engine import Engine
 from otelgpu.embed.registration import REGISTRY, Answers, Registration, Session
+from otelgpu.errors import ConfigError
 from otelgpu.export.status import also_read
 from otelgpu.fields import Field, Kind, find
 from otelgpu.fields.process import PROCESS_FIELDS
+from otelgpu.health import also_read as health_reads
 from otelgpu.sources.choice import wanted_fields
 
 logger = logging.getLogger(__name__)
@@ -68,10 +70,12 @@ def begin(
     fields = _fields(config)
     once = is_once if config.embed.once is None else config.embed.once
     has_status = bool(fields) and not config.embed.only_process  # a process has no health of its own
-    also = also_read(fields) if has_status else ()
-    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process, also=also)
+    also = {field.id: field for field in (*(also_read(fields) if has_status else ()), *health_reads(fields))}
+    engine = Engine(config, fields, environ, is_once=once and not config.embed.only_process, also=[*also.values()])
     session = Session(engine, fields, has_status=has_status)
     provider = get_meter_provider() if meter_provider is None else meter_provider
+    if not isinstance(provider, MeterProvider):
+        raise ConfigError([f"meter_provider: expected a MeterProvider, got {type(provider).__name__}"])
     with REGISTRY.lock:
         registration = REGISTRY.of(provider)
         if registration.session is not None:

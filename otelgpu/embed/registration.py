@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
 from otelgpu import __version__
+from otelgpu.embed.engine import BUILDING
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
-from otelgpu.export.status import HELP, HW_STATUS, Links, status_points
+from otelgpu.export.status import HELP, HW_STATUS, status_points
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
+from otelgpu.links import Links
 from otelgpu.model import Device, SeriesKey, Snapshot
 
 
@@ -170,10 +172,16 @@ class Registry:
             self._known[provider] = found
         if not self._watches_forks:
             self._watches_forks = True
-            os.register_at_fork(
-                before=self.lock.acquire, after_in_parent=self.lock.release, after_in_child=self._start_afresh
-            )
+            os.register_at_fork(before=self._hold, after_in_parent=self._let_go, after_in_child=self._start_afresh)
         return found
+
+    def _hold(self) -> None:
+        self.lock.acquire()
+        BUILDING.acquire()
+
+    def _let_go(self) -> None:
+        BUILDING.release()
+        self.lock.release()
 
     def _start_afresh(self) -> None:
         """In the child of a fork: leave the parent's threads, locks and driver alone; begin at the next collection."""
@@ -182,7 +190,7 @@ class Registry:
                 if registration.session is not None:
                     registration.session = registration.session.renewed()
         finally:
-            self.lock.release()
+            self._let_go()
 
 
 REGISTRY = Registry()

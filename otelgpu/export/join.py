@@ -7,10 +7,18 @@ Rule 3: a value stands under an owner's name only when the device is that owner'
         The copies of dcgm-exporter are made for those who ask for them, and for jobs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from otelgpu.export.ownernames import (
+    CLAIM_ATTRIBUTES,
+    OLD_OWNER_LABELS,
+    OWNER_ATTRIBUTES,
+    OWNER_LABELS,
+    POD_LABEL,
+    USE_LABELS,
+)
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
@@ -32,6 +40,10 @@ VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 # Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
 # copy of the device's value, so a copy would say something else under the same name.
 PER_PROCESS = frozenset((203, 252))
+
+
+# The label of a series that names another GPU by its UUID.
+PEER = "peer_uuid"
 
 
 class Copy(NamedTuple):
@@ -59,58 +71,17 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     return whole
 
 
-# The text of an Owner and the name it is shown by.
-OWNER_LABELS = (
-    ("container", "container"),
-    ("container_id", "container_id"),
-    ("hpc_job", "job"),
-    ("namespace", "namespace"),
-    ("owner", "rest"),
-    ("pid", "pid"),
-    ("pod", "pod"),
-    ("pod_uid", "pod_uid"),
-    ("process", "process"),
-    ("slurm_step", "step"),
-    ("slurm_user", "slurm_user"),
-    ("unit", "unit"),
-    ("user", "user"),
-    ("vgpu", "vgpu"),
-)
-_USE_LABELS = frozenset(name for name, _ in OWNER_LABELS)
-OLD_OWNER_LABELS = tuple(
-    ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
-    for name, text in OWNER_LABELS
-)
-# Labels of a series that have a name of their own in OpenTelemetry's scheme.
-SERIES_ATTRIBUTES: Mapping[str, str] = {"nvlink": f"{NVIDIA}link"}
-OWNER_ATTRIBUTES = (
-    ("k8s.container.name", "container"),
-    ("k8s.namespace.name", "namespace"),
-    ("k8s.pod.name", "pod"),
-    ("k8s.pod.uid", "pod_uid"),
-    ("hw.gpu.nvidia.job.id", "job"),
-    ("container.id", "container_id"),
-    ("hw.gpu.nvidia.job.step", "step"),
-    ("hw.gpu.nvidia.job.user", "slurm_user"),
-    ("hw.gpu.nvidia.owner", "rest"),
-    ("hw.gpu.nvidia.systemd.unit", "unit"),
-    ("process.executable.name", "process"),
-    ("process.pid", "pid"),
-    ("process.user.id", "user"),
-)
-
-
-# The claim of an Owner (Dynamic Resource Allocation), by the part of it.
-CLAIM_ATTRIBUTES = {
-    "claim_name": "hw.gpu.nvidia.dra.claim.name",
-    "claim_namespace": "hw.gpu.nvidia.dra.claim.namespace",
-    "device_name": "hw.gpu.nvidia.dra.device.name",
-    "driver_name": "hw.gpu.nvidia.dra.driver.name",
-    "mig_device_uuid": "hw.gpu.nvidia.dra.mig.uuid",
-    "mig_profile": "hw.gpu.nvidia.dra.mig.profile",
-    "pool_name": "hw.gpu.nvidia.dra.pool.name",
+# Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
+SERIES_ATTRIBUTES: Mapping[str, str] = {
+    "clock_event": f"{NVIDIA}clock.event",
+    "health_error_code": "",
+    "health_watch": f"{NVIDIA}health.part",
+    "link_status": "",
+    "nvlink": f"{NVIDIA}link",
+    PEER: f"{NVIDIA}peer.id",
+    "window_size_in_ms": f"{NVIDIA}window.ms",
+    "xid": f"{NVIDIA}xid.code",
 }
-POD_LABEL = "k8s.pod.label."  # and the key of the label
 
 # Label rows that say what an attribute of every point says anyway.
 TOLD: Mapping[int, str] = {
@@ -178,7 +149,7 @@ class DcgmJoin:
             pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
         rows = [(self.shape(field).name, text) for field, text in snapshot.labels.get(device.uuid, ())]
         rows += [*self.labels, *copy.labels]
-        return pairs + sorted(rows) + sorted([*series.attributes, *more, *copy.attributes])
+        return pairs + sorted(rows) + sorted([*_peer(series, snapshot), *series.attributes, *more, *copy.attributes])
 
     def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Copy]:
         """List the owner labels of each line that a series gets; one line without any when nobody is to be named.
@@ -206,7 +177,7 @@ class DcgmJoin:
 
     def use_labels(self, device: Device, owner: Owner) -> Attributes:
         """List the labels of what an owner uses; no label of a pod passes for one that only these have."""
-        pods = shown_pod_labels(owner.labels, self._own_labels | _USE_LABELS)[0]
+        pods = shown_pod_labels(owner.labels, self._own_labels | USE_LABELS)[0]
         return (*self.device_labels(device), *self._owner_attributes(owner), *pods)
 
     def device_labels(self, device: Device) -> Attributes:
@@ -268,7 +239,7 @@ class SemconvJoin:
         present = {name: text for name, text in pairs if text}
         for owner in alone:
             present |= dict(_owner_attributes(owner))
-        of_series = {SERIES_ATTRIBUTES.get(name, name): text for name, text in series.attributes}
+        of_series = {shown: text for name, text in series.attributes if (shown := SERIES_ATTRIBUTES.get(name, name))}
         told = {text_attribute(field): text for field, text in texts if text and field.id not in TOLD}
         return present | told | dict(shape.attributes) | of_series | dict(self.labels)
 
@@ -288,6 +259,13 @@ class SemconvJoin:
     def renamed_labels(self, owners: Owners) -> int | None:  # noqa: ARG002 - as DcgmJoin
         """Return None: here a pod's labels keep their keys."""
         return None
+
+
+def _peer(series: Series, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Give the number of the other GPU, where a series is about two: dcgm-exporter names it by that alone."""
+    for name, uuid in series.attributes:
+        if name == PEER:
+            yield from (("peer_gpu", str(one.device.index)) for one in snapshot.states if one.device.uuid == uuid)
 
 
 def _owner_attributes(owner: Owner) -> Attributes:

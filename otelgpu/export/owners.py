@@ -51,6 +51,13 @@ class OwnerLabels(Protocol):
         """Count the pod labels that are shown under another name than their own; None where that says nothing."""
 
 
+def metrics_of_owners(join: OwnerLabels, snapshot: Snapshot, owners: Owners, *, shown: bool = True) -> Iterator[Metric]:
+    """Give every metric that is about owners; no state unless the readings of *snapshot* may be *shown*."""
+    yield from owner_metrics(join, snapshot, owners)
+    if shown:
+        yield from state_metrics(join, snapshot, owners)
+
+
 def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iterator[Metric]:
     """Give what follows from the identities of snapshot and owners alone; nothing where nobody is asked for owners."""
     devices = snapshot.devices()

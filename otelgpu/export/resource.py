@@ -6,13 +6,13 @@ Rule 2: `service.instance.id` is the node's name: the same after a restart, so t
 Rule 3: a detector that fails costs its own attributes.
 """
 
-import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 from urllib.parse import unquote
 
 from opentelemetry.sdk.resources import Attributes, Resource, ResourceDetector
+from opentelemetry.util.types import AttributeValue
 
 from otelgpu import __version__
 
@@ -35,7 +35,7 @@ def full_resource(environ: Mapping[str, str], node: str) -> Resource:
     found: Attributes = {}
     for name, detector in _detectors(environ):
         try:
-            found = {**found, **detector().detect().attributes}
+            found = {**found, **{key: _fit(value) for key, value in detector().detect().attributes.items()}}
         except Exception as error:  # noqa: BLE001 - whatever a detector of somebody else's raises
             logger.warning("resource detector %s failed, its attributes will be absent: %s", name, error)
     kubernetes = environ.get("NODE_NAME", "")
@@ -49,6 +49,15 @@ def full_resource(environ: Mapping[str, str], node: str) -> Resource:
         "k8s.node.name": kubernetes,
     }
     return Resource({**found, **{name: text for name, text in ours.items() if text}, **said(environ)})
+
+
+def _fit(value: AttributeValue) -> AttributeValue:
+    """Make a text fit for UTF-8, which a path need not be: the encoder would leave it out and log."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Sequence):
+        return tuple(_fit(each) for each in value)
+    return value
 
 
 def said(environ: Mapping[str, str]) -> dict[str, str]:
@@ -67,6 +76,8 @@ def said(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _detectors(environ: Mapping[str, str]) -> Iterable[tuple[str, type[ResourceDetector]]]:
     asked = [name.strip() for name in environ.get(NAMED_DETECTORS, "").split(",") if name.strip()]
+    import importlib.metadata  # here: a megabyte that a plain scrape target has no use for
+
     known = {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
     names = list(dict.fromkeys((*DETECTORS, *(known if "*" in asked else asked))))
     for name in names:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from otelgpu.export.join import SemconvJoin, scaled
-from otelgpu.export.owners import owner_metrics, state_metrics, uses_of
+from otelgpu.export.owners import metrics_of_owners, uses_of
 from otelgpu.export.page import Format
 from otelgpu.fields import UP_DOWN, Field, Shape, help_in
 from otelgpu.instruments import CARDINALITY_LIMITS, SERIES, Pinned
@@ -68,13 +68,11 @@ class Joiner:
 
         The points of owners are added to the first scope. `shown`: the snapshot's readings may still be shown.
         """
-        of_owners: list[Metric] = []
+        made: list[Metric] = []
         if snapshot is not None:
-            of_owners += owner_metrics(self._join, snapshot, owners)
-            if shown:
-                of_owners += state_metrics(self._join, snapshot, owners)
-                of_owners += uses_of(self._join, snapshot, owners)
-        owned = iter([of_owners])
+            made += metrics_of_owners(self._join, snapshot, owners, shown=shown)
+            made += uses_of(self._join, snapshot, owners) if shown else ()
+        owned = iter([made])
         return MetricsData(
             [
                 ResourceMetrics(

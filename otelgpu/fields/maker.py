@@ -1,8 +1,8 @@
 """From a line of a table to a Field.
 
 Rule 1: a table line holds what cannot be derived: id, names, measure, words. Everything else follows from the measure.
-Rule 2: names are written without `DCGM_FI_`. A semconv place is `name{key=value,...}`; a name that does not begin with
-        `hw.` and a key without a dot stand under `hw.gpu.nvidia.`.
+Rule 2: names are written without `DCGM_FI_` (or another *prefix*). A semconv place is `name{key=value,...}`; a name
+        that does not begin with `hw.` and a key without a dot stand under `hw.gpu.nvidia.`.
 Rule 3: a numeric line without a semconv place gets `hw.gpu.nvidia.` and its newest DCGM name in lower case.
 """
 
@@ -50,13 +50,14 @@ def row(  # noqa: PLR0913  (a field has this many facts; all but the first four 
     level: Level = Level.GPU,
     aliases: tuple[str, ...] = (),
     default: bool = False,
+    prefix: str = PREFIX,
 ) -> Field:
     """Make the Field of one table line. `base` is its base-unit name in DCGM 4.7, where it has one."""
-    old = PREFIX + name
-    renamed = PREFIX + new if new else old
+    old = prefix + name
+    renamed = prefix + new if new else old
     dcgm = _shape(old, measure.dcgm)
     if base:
-        dcgm49 = _shape(PREFIX + base, measure.base)
+        dcgm49 = _shape(prefix + base, measure.base)
     elif new:
         dcgm49 = _shape(renamed, measure.dcgm)
     else:

@@ -11,23 +11,24 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from types import TracebackType
 from typing import Any, cast
 from urllib.parse import unquote
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
-from tornado.web import Application, HTTPError, RequestHandler
+from tornado.web import Application, RequestHandler
 
+from otelgpu.server.driver import Holding, driver_paths
 from otelgpu.server.headers import accepted, accepts_gzip, scrape_deadline
 from otelgpu.server.pages import Pages
+from otelgpu.server.plain import Plain
 
 logger = logging.getLogger(__name__)
 
 _AUTHORITY = re.compile(r"https?://[^/]+", re.IGNORECASE | re.ASCII)
 SEND = 30.0  # seconds a client may take to read its page; nobody's memory is held for longer
+LARGE = 64 * 1024  # bytes of a page; below, one packet more is worse than a copy
 
 
 class Load:
@@ -81,55 +82,22 @@ class Site:
     answered: Callable[[int, float], None]  # status code and seconds of each request for /metrics
     openmetrics_first: bool = False  # semconv names lose nothing in OpenMetrics; DCGM's do
     send_limit: float = SEND
+    driver: Holding | None = None  # whoever can let go of the driver
     load: Load = field(default_factory=Load)
 
 
-class _Plain(RequestHandler):
-    """A handler for GET and HEAD that answers in a few bytes and without an ETag."""
+class _Here(Plain):
+    """A handler of this site."""
 
     site: Site
 
     def initialize(self, site: Site) -> None:
         self.site = site
 
-    def set_default_headers(self) -> None:
-        self.set_header("Server", "otelgpu")
-        self.set_header("X-Content-Type-Options", "nosniff")
-
-    def compute_etag(self) -> None:
-        return None
-
-    def write_error(self, status_code: int, **_: object) -> None:
-        if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.post()
-        else:
-            self._say(status_code, self._reason.lower())
-
-    def log_exception(
-        self,
-        typ: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """What is wrong with a request is the client's affair; a defect of ours is logged."""
-        if isinstance(value, HTTPError):
-            logger.debug("%s %s: %s", self.request.method, self.request.path, value)
-        else:
-            super().log_exception(typ, value, tb)
-
-    def _say(self, status: int, text: str) -> None:
-        self.set_status(status)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(text + "\n")
-
-    def post(self, *_: str) -> None:
-        self.set_header("Allow", "GET, HEAD")
-        self._say(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed")
-
-    put = patch = delete = options = post
+    post = put = patch = delete = options = Plain.refuse
 
 
-class Metrics(_Plain):
+class Metrics(_Here):
     """The page that Prometheus scrapes."""
 
     async def get(self) -> None:
@@ -137,7 +105,7 @@ class Metrics(_Plain):
         load = self.site.load
         if load.waiting >= self.site.max_requests:
             self.set_header("Retry-After", "1")
-            self._say(503, f"more than {self.site.max_requests} requests at once")
+            self.say(503, f"more than {self.site.max_requests} requests at once")
             return
         form = accepted(self.request, openmetrics_first=self.site.openmetrics_first)
         compressed = accepts_gzip(self.request)
@@ -153,6 +121,10 @@ class Metrics(_Plain):
     async def _send(self, body: bytes) -> None:
         """Answer, and hang up on a client that does not read."""
         stream = cast(HTTP1Connection, self.request.connection).stream
+        if len(body) > LARGE:
+            # On their own: sent together with its headers, a page would be copied for each client that reads slowly.
+            self.set_header("Content-Length", str(len(body)))
+            self.flush()
         self.finish(body)
         try:
             # Not what `finish` returns: that never comes about when the client leaves (tornado 6.6).
@@ -171,37 +143,37 @@ class Metrics(_Plain):
         self.site.answered(self.get_status(), self.request.request_time())
 
 
-class Health(_Plain):
+class Health(_Here):
     """dcgm-exporter's /health: the process serves, and nothing more is said."""
 
     def get(self) -> None:
         self.set_header("X-Registry-Available", "true")
-        self._say(200, "OK")
+        self.say(200, "OK")
 
     head = get
 
 
-class Alive(_Plain):
+class Alive(_Here):
     """/healthz: whether the process can still do its work; a restart would help when it cannot."""
 
     def get(self) -> None:
         problem = self.site.is_alive()
-        self._say(200 if problem is None else 503, problem or "ok")
+        self.say(200 if problem is None else 503, problem or "ok")
 
     head = get
 
 
-class Ready(_Plain):
-    """/readyz: whether there has been a good sweep."""
+class Ready(_Here):
+    """/readyz: whether the last sweep was good; nobody waits for the driver here."""
 
     def get(self) -> None:
         problem = self.site.is_ready()
-        self._say(200 if problem is None else 503, problem or "ok")
+        self.say(200 if problem is None else 503, problem or "ok")
 
     head = get
 
 
-class Home(_Plain):
+class Home(_Here):
     """A plain page with links."""
 
     def get(self) -> None:
@@ -239,11 +211,11 @@ def _path(target: str) -> str:
     return unquote(path) if path.startswith("/") else path
 
 
-class Nothing(_Plain):
+class Nothing(_Here):
     """Any other path."""
 
     def prepare(self) -> None:
-        self._say(404, "not found")
+        self.say(404, "not found")
 
 
 def application(site: Site) -> Application:
@@ -251,7 +223,10 @@ def application(site: Site) -> Application:
     arguments = {"site": site}
     paths = [("/metrics", Metrics), ("/health", Health), ("/healthz", Alive), ("/readyz", Ready), ("/", Home)]
     return _Site(
-        [(path, handler, arguments) for path, handler in paths],
+        [
+            *((path, handler, arguments) for path, handler in paths),
+            *driver_paths(site.driver),
+        ],
         default_handler_class=Nothing,
         default_handler_args=arguments,
         log_function=_log,

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -60,10 +61,15 @@ class Ending(Protocol):
 
 
 class Signals:
-    """SIGTERM and SIGINT, from when this is made until the process is gone. To be made in the main thread."""
+    """SIGTERM and SIGINT, from when this is made until the process is gone. To be made in the main thread.
+
+    Other signals are noted until the loop runs, and then cause what they were taken for, in a thread of its own.
+    """
 
     def __init__(self) -> None:
         self._came = False
+        self._acts: dict[signal.Signals, Callable[[], object]] = {}
+        self._noted: list[Callable[[], object]] = []
         self._wake: Callable[[], object] = lambda: None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
@@ -71,9 +77,24 @@ class Signals:
     async def wait(self) -> None:
         """Wait for the first signal, which may have come before."""
         loop, came = asyncio.get_running_loop(), asyncio.Event()
+        for number, act in self._acts.items():
+            loop.add_signal_handler(number, self._begin, act)
+        for act in self._noted:
+            self._begin(act)
         self._wake = lambda: loop.call_soon_threadsafe(came.set)
         if not self._came:
             await came.wait()
+
+    def take(self, number: signal.Signals, act: Callable[[], object]) -> None:
+        """Have a signal cause something that may block. To be called in the main thread, before `wait`."""
+        self._acts[number] = act
+        signal.signal(number, lambda *_: self._noted.append(act))
+
+    def _begin(self, act: Callable[[], object]) -> None:
+        try:
+            threading.Thread(target=act, name="otelgpu-signal", daemon=True).start()
+        except RuntimeError as error:
+            logger.error("a signal is not heeded: %s", error)  # noqa: TRY400 - its sentence says it all
 
     def _take(self, *_: object) -> None:
         if not self._came:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from otelgpu.config import Config
+from otelgpu.counts import Counting
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
@@ -53,7 +54,9 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
-        simulated = SimulatedSource(wanted, spec=config.source.spec, seed=config.simulated.seed)
+        simulated = SimulatedSource(
+            wanted, spec=config.source.spec, seed=config.simulated.seed, counting=counting_of(config)
+        )
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
@@ -66,7 +69,7 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
         uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, uses=uses, slow_interval=slow), NvmlSource.readable
+    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
 
 
 def _wants_processes(config: Config) -> bool:
@@ -83,6 +86,11 @@ def ledger_for(config: Config) -> tuple[Enter | None, list[Field]]:
     shows = config.processes.by != "off"
     ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)
     return ledger.entered, [CATALOGUE[ENERGY]] if shows else []
+
+
+def counting_of(config: Config) -> Counting:
+    """Say how what happens between two sweeps is counted."""
+    return Counting(config.counts.xid_window, config.counts.clock_window, config.counts.clock_interval)
 
 
 def tells_xids(config: Config) -> bool:

@@ -67,21 +67,34 @@ def test_a_collector_that_is_gone_does_not_hold_the_end_up(tmp_path: Path) -> No
     assert code == 0
 
 
+CONSOLE = "file_format: '1.0'\nmeter_provider:\n  readers: [{periodic: {exporter: {console: {}}}}]\n"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "not found"),
         ("file_format: [", "otel.yaml"),
         ("file_format: '1.0'\nmeter_provider: {readers: [{periodic: {interval: often}}]}\n", "otel.yaml"),
+        (b"\xff\xfe\x00", "utf-8"),
+        ("a: " + "[" * 3000, "recursion"),
+        (
+            f"{CONSOLE}  views: [{{selector: {{instrument_name: 'hw.*'}}, stream: {{name: x}}}}]\n",
+            "wildcard",
+        ),
+        (
+            "file_format: '1.0'\nmeter_provider: {readers: [{pull: {exporter: {dcgm: {port: 0, bogus: 1}}}}]}\n",
+            "bogus: no such argument",
+        ),
     ],
+    ids=["absent", "no YAML", "no number", "no text", "too deep", "view", "option of ours"],
 )
-def test_a_file_that_the_sdk_does_not_take_is_one_line(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_file_that_the_sdk_does_not_take_is_one_line(tmp_path: Path, content: str | bytes | None, said: str) -> None:
     """A typing mistake in it is told at start, with the file's name."""
     path = tmp_path / "otel.yaml"
     if content is not None:
-        path.write_text(content)
-    code, said_lines = refused(models.t4(), tmp_path, environ={"OTEL_CONFIG_FILE": str(path)})
-    lines = [line for line in said_lines if line.startswith("otelgpu: ")]
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, lines = refused(models.t4(), tmp_path, environ={"OTEL_CONFIG_FILE": str(path)})
 
     assert code == 2
     assert len(lines) == 1

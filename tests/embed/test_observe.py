@@ -293,6 +293,13 @@ def test_a_wrong_argument_raises_at_once(host: Host, settings: dict[str, object]
         observe(host.provider, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("provider", [5, "provider", object()])
+def test_what_is_no_provider_is_told(provider: object) -> None:
+    """As any other wrong argument."""
+    with pytest.raises(OtelgpuError, match=f"meter_provider: expected a MeterProvider, got {type(provider).__name__}"):
+        observe(provider)  # type: ignore[arg-type]
+
+
 def test_xid_errors_cost_no_thread_unless_they_are_named(fake: Fake, host: Host, watch: Observe) -> None:
     """The thread that waits for events wakes up twice a second: not in a process that did not ask for it."""
     fake.show(models.h100(1))

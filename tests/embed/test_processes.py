@@ -97,6 +97,30 @@ os._exit(0 if sys.stdout.flush() is None else 1)
     assert ran.stdout == "1\n"
 
 
+def test_a_fork_during_the_first_collection_does_not_lock_the_child(tmp_path: Path) -> None:
+    """It imports what reads the driver; a child made meanwhile would wait for that import for ever."""
+    program = f"""{HEAD}
+import otelgpu
+otelgpu.observe(provider)
+other = MeterProvider([second := InMemoryMetricReader()])
+otelgpu.observe(other)
+importing, forked = threading.Event(), threading.Event()
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "otelgpu.sources.nvml.source" and not importing.is_set():
+            importing.set()
+            forked.wait(0.5)
+sys.meta_path.insert(0, Slow())
+collecting = threading.Thread(target=count, args=(reader,), daemon=True)
+collecting.start()
+importing.wait()
+print(child(lambda: count(second)))
+"""
+    ran = run(program, environ(tmp_path, models.h100(2)))
+
+    assert ran.stdout == "2\n"
+
+
 def test_multiprocessing_workers_are_apart(tmp_path: Path) -> None:
     """A data loader's workers, however they are started, neither break nor are broken."""
     (tmp_path / "worker.py").write_text("def work(number):\n    return number * 2\n")

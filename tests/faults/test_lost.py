@@ -1,12 +1,13 @@
 """A GPU that falls off the bus, comes back, cannot be opened, or says it is another one."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 
 from tests.fakenvml import Code, Gpu, Scenario, models
 from tests.faults.rig import FEW, LOST, check_truth, distinct, missing, source_up, states, up
-from tests.harness import Node, lines_of
+from tests.harness import Node, lines_of, values
 
 Start = Callable[..., Node]
 
@@ -167,6 +168,24 @@ def test_the_choice_of_gpus_stays_with_the_gpu(node: Start) -> None:
     page = running.page()
     assert check_truth(page) == set()
     assert up(page) == {NAMES[1]: 0}
+
+
+def test_since_when_a_gpu_is_lost_stands_on_the_page(node: Start) -> None:
+    """The first thing that is asked at three in the morning. Gone from the count or not, until it is back."""
+    running = node(FOUR, fields=FEW)
+    name = "otelgpu_gpu_lost_timestamp_seconds"
+    assert not values(running.page(), name)
+    before = time.time()
+    running.show(FOUR.with_gpu(1, lost=True))
+    first = values(running.page(), name, by="UUID")
+    running.show(gone(1))
+    later = values(running.page(), name, by="UUID")
+
+    assert set(first) == {NAMES[1]}
+    assert before - 1 <= first[NAMES[1]] <= time.time()
+    assert later == first
+    running.show(FOUR)
+    assert not values(running.page(), name)
 
 
 def test_a_gpu_that_fails_every_question_is_down(node: Start, caplog: pytest.LogCaptureFixture) -> None:

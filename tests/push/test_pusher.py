@@ -94,9 +94,17 @@ def test_pauses_differ_from_node_to_node(draw: float, pause: float) -> None:
 
 def test_a_collector_that_says_when_to_come_back_is_taken_at_its_word() -> None:
     """To come earlier makes it worse; a day is a mistake of the other side."""
-    run = _run(Failed("429", 7.5), Failed("429", 0), Failed("429", 86400.0))
+    run = _run(Failed("429", 7.5), Failed("429", 1.0), Failed("429", 86400.0))
 
-    assert run.pauses == [7.5, 0, LONGEST_ASKED]
+    assert run.pauses == [7.5, 1.0, LONGEST_ASKED]
+
+
+@pytest.mark.parametrize("after", [0.0, -3.0, 0.001])
+def test_a_collector_that_says_at_once_is_not_hammered(after: float) -> None:
+    """A proxy says so as long as what is behind it is away, and so does a date on a clock that is late."""
+    run = _run(*[Failed("503", after)] * 4)
+
+    assert run.pauses == [1, 2, 4, 8]
 
 
 def test_a_refused_batch_is_dropped_and_the_next_one_sent_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,6 +128,15 @@ def test_a_partial_success_is_counted_and_told_once(caplog: pytest.LogCaptureFix
 
     assert (run.pusher.sent.rejected_points, run.pusher.sent.batches) == (5, 2)
     assert [record.getMessage() for record in caplog.records] == ["there did not take some of the points: too old"]
+
+
+@pytest.mark.parametrize(("said", "counted"), [(-5, 0), (2**63 - 1, 20), (11, 20)])
+def test_no_more_points_are_rejected_than_there_were(said: int, counted: int) -> None:
+    """A total must not go back, and past 2^63 no batch could be written any more."""
+    run = _run(Delivered(said), Delivered(said), batches=2)
+
+    assert run.pusher.sent.rejected_points == counted
+    assert run.pusher.sent.points == 20 - counted
 
 
 def test_a_fault_is_told_when_it_appears_and_when_it_clears(caplog: pytest.LogCaptureFixture) -> None:

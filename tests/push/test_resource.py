@@ -5,6 +5,8 @@ import logging
 from collections.abc import Mapping
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
 from otelgpu import __version__
@@ -96,3 +98,15 @@ def test_further_detectors_are_asked(names: str, caplog: pytest.LogCaptureFixtur
     assert attributes["service.instance.id"] == "node-1"
     assert ("no such metadata service" in caplog.text) is (names != "cloud")
     assert ("no resource detector nobody" in caplog.text) is ("nobody" in names)
+
+
+def test_a_path_that_is_no_text_is_sent_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path may hold any bytes; the encoder would log a traceback for every batch and leave the path out."""
+    monkeypatch.setattr("sys.orig_argv", ["/opt/\udcff/python"])
+    encoded = encode_metrics(MetricsData([ResourceMetrics(full_resource({}, "node-1"), [], "")]))
+    (resource,) = encoded.resource_metrics
+
+    assert "process.command" in {pair.key for pair in resource.resource.attributes}
+    assert caplog.text == ""

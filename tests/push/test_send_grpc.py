@@ -104,7 +104,7 @@ Servers = Callable[..., _Server]
 Senders = Callable[..., GrpcSender]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "none"])
+@pytest.mark.parametrize("compression", ["gzip", "deflate", "none"])
 def test_a_batch_arrives(compression: str, served: Servers, sender: Senders) -> None:
     """As the bytes that were made once."""
     server = served()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otelgpu.export.push.outcome import Delivered, Failed, Refused
+from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused
 from otelgpu.export.push.send_http import HttpSender
 from tests.push.collectors import Answer, Collector, collector, free_port, partial
 from tests.push.conftest import Papers
@@ -122,8 +122,24 @@ def test_a_server_that_never_answers_is_given_up(sender: Make) -> None:
     assert outcome == Failed("no answer within 0.05 s")
 
 
-def test_an_answer_that_trickles_in_is_given_up(sender: Make) -> None:
-    """A byte a second keeps every timeout of a socket from running out."""
+@pytest.mark.parametrize(
+    ("head", "piece", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x" * 4096, Delivered()),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x", Delivered()),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", Delivered()),
+        (b"HTTP/1.1 503 No\r\nRetry-After: 5\r\n\r\n", b"x", Failed("503 No", 5.0)),
+        (b"HTTP/1.1 200 OK\r\n", b"X", Failed("no answer within 0.1 s")),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", Failed("no answer within 0.1 s")),
+        (b"", b"H", Failed("no answer within 0.1 s")),
+    ],
+    ids=["body", "body by bytes", "chunks", "no length", "headers", "interim answers", "status line"],
+)
+@pytest.mark.parametrize("is_proxy", [False, True], ids=["direct", "proxy"])
+def test_an_answer_that_trickles_in_is_given_up(
+    head: bytes, piece: bytes, expected: Outcome, sender: Make, monkeypatch: pytest.MonkeyPatch, *, is_proxy: bool
+) -> None:
+    """A byte a second keeps every timeout of a socket from running out. A status that was seen counts."""
     ended = threading.Event()
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -133,23 +149,47 @@ def test_an_answer_that_trickles_in_is_given_up(sender: Make) -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                connection.sendall(head)
                 while not ended.wait(0.02):
                     try:
-                        connection.sendall(b"x" * 4096)
+                        connection.sendall(piece)
                     except OSError:
                         return
 
         thread = threading.Thread(target=trickle, daemon=True)
         thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        if is_proxy:
+            monkeypatch.setenv("http_proxy", url)
+            url = "http://collector.invalid"
         started = time.monotonic()
-        outcome = sender(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=0.1).send(PAYLOAD)
+        outcome = sender(url, timeout=0.1).send(PAYLOAD)
         took = time.monotonic() - started
         ended.set()
         thread.join()
 
-    assert isinstance(outcome, Delivered)
+    assert outcome == expected
     assert took < 2
+
+
+def test_an_answer_that_breaks_off_counts_by_its_status(sender: Make) -> None:
+    """A batch that was taken would arrive twice."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def break_off() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+
+        thread = threading.Thread(target=break_off, daemon=True)
+        thread.start()
+        outcome = sender(f"http://127.0.0.1:{server.getsockname()[1]}").send(PAYLOAD)
+        thread.join()
+
+    assert outcome == Delivered()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import Config, Flag, load
+from otelgpu.config.words import shown
 from otelgpu.errors import ConfigError
 from otelgpu.export.push.setup import is_grpc, make_sender, url_of
-from otelgpu.export.push.signals import LOGS
+from otelgpu.export.push.signals import LOGS, METRICS, Signal
 from tests.harness import series, serving
+from tests.push.conftest import Papers
 
 URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
 
@@ -32,11 +34,13 @@ def _problems(environ: Mapping[str, str]) -> list[str]:
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-1", "a whole number"),
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "٣", "a whole number"),
         ("OTEL_PYTHON_CONTEXT", "bogus", "contextvars_context"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,c=\udcff", "text in UTF-8"),
+        ("OTEL_SERVICE_NAME", "\udcff", "text in UTF-8"),
     ],
 )
 def test_what_the_sdk_would_stumble_over_is_told_before(variable: str, text: str, expected: str) -> None:
     """These end as a traceback of the SDK's otherwise; also where a file describes the SDK."""
-    line = f'{variable}: expected {expected}, got "{text}"'
+    line = f"{variable}: expected {expected}, got {shown(text)}"
 
     assert _problems({variable: text}) == [line]
     assert _problems({variable: text, "OTEL_CONFIG_FILE": "otel.yaml", "OTELGPU_NAMING": "x"})[-1] == line
@@ -270,6 +274,9 @@ def test_every_other_layer_goes_over_them(tmp_path: Path) -> None:
     assert (otlp.headers, otlp.compression) == ({"x": "y"}, "none")
 
 
+HEADER_TEXT = "the text of a header is printable ASCII, without blanks at its ends"
+
+
 @pytest.mark.parametrize(
     ("environ", "problem"),
     [
@@ -279,6 +286,10 @@ def test_every_other_layer_goes_over_them(tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "c:4318"}, 'expected http://HOST:PORT or https://HOST:PORT, got "c:4318"'),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://c"}, 'expected http://HOST:PORT or https://HOST:PORT, got "ftp://c"'),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:x"}, 'a port is 0 to 65535, got "http://c:x"'),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a..b:4318"},
+            'a host name has 1 to 63 characters between two dots, got "http://a..b:4318"',
+        ),
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "fast"}, 'expected a number of seconds, got "fast"'),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "1m"}, 'expected a number of milliseconds, got "1m"'),
         ({"OTEL_METRIC_EXPORT_INTERVAL": "1"}, 'expected 0.01 to 86400 seconds, got "1"'),
@@ -290,6 +301,23 @@ def test_every_other_layer_goes_over_them(tmp_path: Path) -> None:
         ),
         ({"OTEL_EXPORTER_OTLP_HEADERS": "secret"}, "expected NAME=VALUE,NAME=VALUE"),
         ({"OTEL_EXPORTER_OTLP_HEADERS": "a b=secret"}, "a header name is letters, digits and -"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a=secret%0Ax"}, HEADER_TEXT),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a=secret%E2%82%AC"}, HEADER_TEXT),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a=%20secret"}, HEADER_TEXT),
+        ({"OTELGPU_OTLP_HEADERS": "a b=secret"}, "a header name is letters, digits and -"),
+        ({"OTELGPU_OTLP_HEADERS": "a=se\ncret"}, HEADER_TEXT),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"},
+            'expected http://HOST:PORT or https://HOST:PORT, got "http://[::1"',
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a..b"},
+            'a host name has 1 to 63 characters between two dots, got "http://a..b"',
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c/#d"},
+            'expected http://HOST:PORT or https://HOST:PORT, and no #, got "http://c/#d"',
+        ),
         ({"OTEL_EXPORTER_PROMETHEUS_PORT": "high"}, 'a port is 0 to 65535, got "high"'),
     ],
 )
@@ -431,3 +459,77 @@ def test_a_file_for_logs_that_cannot_be_read_is_told_with_its_variable(
         make_sender(config, LOGS)
 
     assert list(caught.value.problems) == ["OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE: absent.pem: cannot be read"]
+
+
+PAIR = "CLIENT_CERTIFICATE: certificate: expected a certificate in PEM form, and its key, without a password, "
+
+
+@pytest.mark.parametrize("signal", [METRICS, LOGS], ids=["metrics", "logs"])
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"CERTIFICATE": "words"}, "CERTIFICATE: words: expected certificates in PEM form"),
+        ({"CLIENT_KEY": "key"}, "CLIENT_KEY: key: the certificate of this key is not set"),
+        ({"CLIENT_CERTIFICATE": "certificate"}, PAIR + "behind it, as no client key is set"),
+        ({"CLIENT_CERTIFICATE": "certificate", "CLIENT_KEY": "words"}, PAIR + "in words"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_papers_that_cannot_be_are_told_at_the_start(
+    environ: Mapping[str, str],
+    problem: str,
+    protocol: str,
+    signal: Signal,
+    papers: Papers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a key or its certificate is missing gRPC ends the whole process; the rest would fail at every attempt."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").write_text("no certificate\n")
+    (tmp_path / "certificate").write_bytes(papers.certificate.read_bytes())
+    (tmp_path / "key").write_bytes(papers.key.read_bytes())
+    variables = {f"OTEL_EXPORTER_OTLP_{name}": text for name, text in environ.items()}
+    config = _load({"OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:1", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol, **variables})
+    with pytest.raises(ConfigError) as caught:
+        make_sender(config, signal)
+
+    assert list(caught.value.problems) == [f"OTEL_EXPORTER_OTLP_{problem}"]
+
+
+GRPC_NAME = "for gRPC a header name is letters, digits, _, - and ., and does not end with -bin"
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "x-bin=secret"}, f"HEADERS: x-bin: {GRPC_NAME}"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "x&y=secret"}, f'HEADERS: "x&y": {GRPC_NAME}'),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:secret@c:4317"},
+            "ENDPOINT: gRPC takes no user name in an address; say it in a header",
+        ),
+    ],
+)
+def test_what_grpc_cannot_do_is_told_at_the_start(environ: Mapping[str, str], problem: str) -> None:
+    """It would fail at every attempt, in lines of gRPC's own."""
+    config = _load({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", **environ})
+    with pytest.raises(ConfigError) as caught:
+        make_sender(config)
+
+    assert list(caught.value.problems) == [f"OTEL_EXPORTER_OTLP_{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:secret@c:1/a/v1/metrics?key=secret"),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://u:secret@c:1/a?key=secret"),
+    ],
+)
+def test_what_is_secret_in_an_address_is_sent_and_not_shown(variable: str, url: str) -> None:
+    """The path of a signal comes before the question mark; a place is named in every message."""
+    config = _load({variable: "http://u:secret@c:1/a?key=secret"})
+
+    assert url_of(config) == url
+    assert make_sender(config).place == url.replace("u:secret@", "").replace("?key=secret", "")

@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
-from otelgpu.export.owners import owner_metrics, state_metrics, uses_of
+from otelgpu.export.owners import metrics_of_owners, uses_of
 from otelgpu.export.push import wire
 from otelgpu.export.push.own import OwnDeltas
 from otelgpu.export.push.temporality import Streams
@@ -102,7 +102,7 @@ class Encoder:
         """
         owned: list[Metric] = []
         if snapshot is not None:
-            owned += (*owner_metrics(self._join, snapshot, owners), *state_metrics(self._join, snapshot, owners))
+            owned += metrics_of_owners(self._join, snapshot, owners)
             uses = uses_of(self._join, snapshot, owners)
             owned += uses if self._used is None else self._used.all_converted(uses)
         fields: list[list[Metric]] = []

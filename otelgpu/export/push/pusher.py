@@ -1,8 +1,9 @@
 """The thread that sends: one batch after the other, in order, until each is delivered or refused.
 
 Rule 1: only the front of the buffer is sent; while a collector does not take it everything behind it waits.
-Rule 2: a collector that says when to come back is taken at its word (up to LONGEST_ASKED); else the pause doubles from
-        one attempt to the next, give or take a fifth, so that a thousand nodes do not come back in step.
+Rule 2: a collector that says when to come back is taken at its word, up to LONGEST_ASKED and from FIRST_PAUSE: "at
+        once" may be a date on another clock. Else the pause doubles from one attempt to the next, give or take a
+        fifth, so that a thousand nodes do not come back in step.
 Rule 3: a fault is logged when it appears and when it clears, never per attempt.
 Rule 4: the thread never dies, and never keeps the process: it is a daemon, and `stop` waits only as long as it is told.
 """
@@ -135,15 +136,16 @@ class Pusher:
 
     def _wait(self, asked: float | None) -> float:
         self._attempts += 1
-        if asked is not None:
-            return min(max(asked, 0.0), LONGEST_ASKED)
+        if asked is not None and asked >= FIRST_PAUSE:
+            return min(asked, LONGEST_ASKED)
         pause = min(FIRST_PAUSE * float(1 << min(self._attempts - 1, 10)), LONGEST_PAUSE)
         return pause * (1 - JITTER + 2 * JITTER * self._draw())
 
     def _count(self, batch: Batch, delivered: Delivered) -> None:
         self._attempts = 0
         self.sent.batches += 1
-        self.sent.points += max(batch.points - delivered.rejected, 0)
+        rejected = min(max(delivered.rejected, 0), batch.points)  # no collector may say more of it than there was
+        self.sent.points += batch.points - rejected
         self.sent.payload += len(batch.payload)
         self.sent.last_unix = self._wall()
         if self._faults.away:
@@ -151,8 +153,8 @@ class Pusher:
             waiting = len(self._buffer)
             place = self._sender.place
             logger.info("%s takes %s again; %d more batches wait for it", place, self._what, waiting)
-        if delivered.rejected:
-            self.sent.rejected_points += delivered.rejected
+        if rejected:
+            self.sent.rejected_points += rejected
             self._tell("rejected", "%s did not take some of the points: %s", delivered.message)
         elif delivered.message:
             self._tell("warned", "%s says: %s", delivered.message)

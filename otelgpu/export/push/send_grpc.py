@@ -31,6 +31,11 @@ RETRYABLE = frozenset(
         grpc.StatusCode.DATA_LOSS,
     )
 )
+COMPRESSIONS = {
+    "gzip": grpc.Compression.Gzip,
+    "deflate": grpc.Compression.Deflate,
+    "none": grpc.Compression.NoCompression,
+}
 OPTIONS = (
     ("grpc.primary_user_agent", f"otelgpu/{__version__}"),
     ("grpc.initial_reconnect_backoff_ms", 500),
@@ -62,7 +67,7 @@ class GrpcSender:
         self.place = target
         self._timeout = timeout
         self._metadata = tuple((name.lower(), text) for name, text in headers.items())
-        packed = grpc.Compression.Gzip if compression == "gzip" else grpc.Compression.NoCompression
+        packed = COMPRESSIONS[compression]
         self._channel = (
             grpc.insecure_channel(target, OPTIONS, packed)
             if tls is None

@@ -5,11 +5,13 @@ Rule 2: every answer is looked at. The stock exporter is not used for sending, b
         Retry-After, tries again on its own within one call, and takes a partial success for a success.
 """
 
+import contextlib
 import email.utils
 import gzip
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
@@ -18,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otelgpu import __version__
 from otelgpu.config.words import shown
 from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused
+from otelgpu.export.push.within import BoundedAdapter
 
 RETRYABLE = frozenset((429, 502, 503, 504))  # as the OTLP specification says; everything else is for good
 MOST_ANSWER = 64 * 1024  # bytes of an answer that are read
@@ -37,11 +40,14 @@ class HttpSender:
         client: tuple[str, str] | str | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.place = url
+        self.place = _without_secrets(url)
+        self._url = url
         self._timeout = timeout
         self._compression = compression
         self._wall = wall
         self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, BoundedAdapter())
         self._verify = verify
         self._client = client
         self._session.headers["User-Agent"] = f"otelgpu/{__version__} {requests.utils.default_user_agent()}"
@@ -56,7 +62,7 @@ class HttpSender:
         body = self._body(payload)
         try:
             with self._session.post(
-                self.place,
+                self._url,
                 data=body,
                 timeout=self._timeout,
                 allow_redirects=False,
@@ -109,13 +115,20 @@ class HttpSender:
             return None
 
 
+def _without_secrets(url: str) -> str:
+    """Leave away what may be a password: messages name the place."""
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
+
+
 def _content(answer: requests.Response, until: float) -> bytes:
-    """Read the beginning of an answer. One that trickles in is given up: its status has been seen."""
+    """Read the beginning of an answer. One that trickles in or breaks off is given up: its status has been seen."""
     content = b""
-    for piece in answer.iter_content(4096):
-        content += piece
-        if len(content) >= MOST_ANSWER or time.monotonic() > until:
-            break
+    with contextlib.suppress(requests.RequestException, OSError):
+        for piece in answer.iter_content(4096):
+            content += piece
+            if len(content) >= MOST_ANSWER or time.monotonic() > until:
+                break
     return content
 
 

@@ -4,9 +4,9 @@ Rule 1: imported only when something is pushed: protobuf and the transports cost
 Rule 2: what can be known to be wrong at the start (a file that is not there) is told then.
 """
 
+import re
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import urlsplit
 
 from opentelemetry.metrics import Meter
@@ -15,6 +15,7 @@ from otelgpu.config import Config
 from otelgpu.config.words import plain
 from otelgpu.errors import ConfigError
 from otelgpu.export.join import SemconvJoin
+from otelgpu.export.push import tls
 from otelgpu.export.push.buffer import Buffer
 from otelgpu.export.push.encode import Encoder
 from otelgpu.export.push.outcome import Sender
@@ -27,7 +28,7 @@ from otelgpu.instruments import Pinned
 from otelgpu.model import NOBODY, Owners, Snapshot
 
 GRPC_PORT = 4317
-FILES = ("certificate", "client_certificate", "client_key")
+_GRPC_HEADER = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 
 
 class Push:
@@ -105,27 +106,27 @@ def pushes(
 def make_sender(config: Config, signal: Signal = METRICS) -> Sender:
     """Build the sender that the settings name. Raise ConfigError when a file it needs cannot be read."""
     otlp = signal.otlp(config)
-    problems = [
-        f"{signal.origin(config, name)}: {plain(path)}: cannot be read"
-        for name in FILES
-        if (path := getattr(otlp, name)) and not _is_readable(path)
-    ]
+    url = urlsplit(otlp.endpoint)
+    problems = list(tls.problems(otlp, lambda name: signal.origin(config, name), is_used=url.scheme == "https"))
+    if is_grpc(config, signal):
+        problems += _of_grpc(config, signal)
     if problems:
         raise ConfigError(problems)
     if is_grpc(config, signal):
         from otelgpu.export.push.send_grpc import GrpcSender, credentials
 
-        url = urlsplit(otlp.endpoint)
-        tls = None
+        channel = None
         if url.scheme == "https":
-            tls = credentials(authorities=otlp.certificate, certificate=otlp.client_certificate, key=otlp.client_key)
+            certificate = otlp.client_certificate
+            key = otlp.client_key or certificate  # one file may hold both
+            channel = credentials(authorities=otlp.certificate, certificate=certificate, key=key)
         return GrpcSender(
             url.netloc,
             headers=otlp.headers,
             timeout=otlp.timeout,
             compression=otlp.compression,
             method=signal.method,
-            tls=tls,
+            tls=channel,
         )
     from otelgpu.export.push.send_http import HttpSender
 
@@ -146,23 +147,27 @@ def is_grpc(config: Config, signal: Signal = METRICS) -> bool:
     return otlp.protocol == "grpc" or (otlp.protocol == "auto" and _port(otlp.endpoint) == GRPC_PORT)
 
 
+def _of_grpc(config: Config, signal: Signal) -> Iterator[str]:
+    """Say what gRPC cannot do of what HTTP can."""
+    otlp = signal.otlp(config)
+    url = urlsplit(otlp.endpoint)
+    if "@" in url.netloc:
+        yield f"{signal.origin(config, 'endpoint')}: gRPC takes no user name in an address; say it in a header"
+    for name in otlp.headers:
+        if not _GRPC_HEADER.fullmatch(name.lower()):
+            rule = "for gRPC a header name is letters, digits, _, - and ., and does not end with -bin"
+            yield f"{signal.origin(config, 'headers')}: {plain(name)}: {rule}"
+
+
 def url_of(config: Config, signal: Signal = METRICS) -> str:
     """Return where a signal is posted to: below the endpoint, unless that is the signal's own already."""
-    url = signal.otlp(config).endpoint
-    if signal.origin(config, "endpoint") == signal.endpoint or url.endswith(signal.path):
-        return url
-    for other in (METRICS, LOGS):
-        url = url.removesuffix(other.path)
-    return url.rstrip("/") + signal.path
+    url, mark, query = signal.otlp(config).endpoint.partition("?")
+    if signal.origin(config, "endpoint") != signal.endpoint and not url.endswith(signal.path):
+        for other in (METRICS, LOGS):
+            url = url.removesuffix(other.path)
+        url = url.rstrip("/") + signal.path
+    return url + mark + query
 
 
 def _port(url: str) -> int | None:
     return urlsplit(url).port
-
-
-def _is_readable(path: str) -> bool:
-    try:
-        with Path(path).open("rb"):
-            return True
-    except (OSError, ValueError):
-        return False

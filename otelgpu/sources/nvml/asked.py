@@ -20,6 +20,16 @@ from otelgpu.sources.nvml.since import since_of_function, since_of_value
 
 LINK = re.compile(r"_L\d+")
 
+# What no table of questions has: what is counted of events and samples, by the calls that these come from, and more.
+_BESIDE = (
+    (9001, "`nvmlEventSetWait_v2`, counted"),
+    (9002, "`nvmlDeviceGetCurrentClocksEventReasons` at a pace of its own, counted"),
+    (9003, "the signs that are listed above"),
+    (9004, "`nvmlDeviceGetP2PStatus(NVLINK)` for each pair of GPUs"),
+    (9005, "`nvmlEventSetWait_v2`, counted"),
+    (9006, "`nvmlDeviceGetCurrentClocksEventReasons` at a pace of its own, counted"),
+)
+
 
 def asked_by(field_id: int) -> Iterator[str]:
     """List the ways in which a field is asked for, the preferred one first; ways that differ by the link are one."""
@@ -29,7 +39,8 @@ def asked_by(field_id: int) -> Iterator[str]:
 @cache
 def _asked() -> Mapping[int, Mapping[str, None]]:
     found: dict[int, dict[str, None]] = {}
-    for field_id, words in (*_values(), *_calls(), *_counters(), *_metrics(), (XID_ERRORS, "`nvmlEventSetWait_v2`")):
+    told = (XID_ERRORS, "`nvmlEventSetWait_v2`")
+    for field_id, words in (*_values(), *_calls(), *_counters(), *_metrics(), told, *_BESIDE):
         found.setdefault(field_id, {})[words] = None
     return found
 

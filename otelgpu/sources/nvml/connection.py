@@ -17,7 +17,7 @@ from otelgpu.errors import SourceDownError
 from otelgpu.model import Gap, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.errors import DISCONNECTED, down, text_of
-from otelgpu.sources.nvml.loading import loading_error, unload
+from otelgpu.sources.nvml.loading import loaded, loading_error, unload
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,8 @@ class Connection:
 
     def _open(self) -> None:
         try:
-            pynvml.nvmlInit()
+            with loaded():
+                pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
                 unload()  # it may be of the driver before; another one may be on the disk by the next attempt

@@ -8,6 +8,7 @@ import _ctypes
 import ctypes
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pynvml
@@ -15,6 +16,24 @@ import pynvml
 LIBRARY = "libnvidia-ml.so.1"
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
 MACHINES: Mapping[int, str] = {3: "x86", 40: "ARM", 62: "x86-64", 183: "AArch64", 243: "RISC-V", 21: "POWER"}
+
+
+@contextmanager
+def loaded() -> Iterator[None]:
+    """Load the library, if there is one, and hold it.
+
+    ctypes keeps the interpreter's lock while it loads (Python 3.11). From a file system that hangs, such as the host's
+    that a container sees the driver by, nothing else in this process would run then, signals neither. A call to
+    `dlopen` itself is a call like any other; whoever loads the library inside finds it there.
+    """
+    loader = ctypes.CDLL(None)
+    loader.dlopen.restype, loader.dlclose.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    handle = loader.dlopen(LIBRARY.encode(), os.RTLD_NOW)
+    try:
+        yield
+    finally:
+        if handle:
+            loader.dlclose(handle)
 
 
 def loading_error() -> str:

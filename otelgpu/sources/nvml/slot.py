@@ -64,6 +64,7 @@ class Slot:
     no_gpm: str | None  # why there is no GPM
     mig: Layout
     is_read: bool = False  # just now, or for ever: the thread may be stuck
+    began: float = 0.0  # when that began, by the source's clock
     answers: list[Answer] = field(default_factory=list)  # of the read that is under way, or was last
     asked: Readers | None = None  # the GPU's own, while they ask
     there: list[Device] = field(default_factory=list)  # the instances of these answers

@@ -15,13 +15,16 @@ from functools import partial
 
 import pynvml
 
+from otelgpu.counts import Counting
 from otelgpu.errors import SourceDownError
 from otelgpu.events import Told, unheard
-from otelgpu.fields import CATALOGUE, Field
+from otelgpu.fields import Field
 from otelgpu.fields.process import PROCESS_IDS
+from otelgpu.health import HEALTH
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.connection import Connection
+from otelgpu.sources.nvml.counted import COUNTED, Counted
 from otelgpu.sources.nvml.errors import (
     DisconnectedError,
     down,
@@ -31,10 +34,11 @@ from otelgpu.sources.nvml.errors import (
     text_of,
     text_or_nothing,
 )
-from otelgpu.sources.nvml.events import Clock, XidEvents
+from otelgpu.sources.nvml.events import Clock
 from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.mig import Instance, Layout
+from otelgpu.sources.nvml.peers import P2P_STATUS, Peers
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.slot import Readers, Slot, UseMaker, sample_of
@@ -44,6 +48,8 @@ logger = logging.getLogger(__name__)
 GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
 INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
 INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
+BESIDE = COUNTED | {P2P_STATUS, HEALTH}  # the tables of questions
+NOT_ASKED = BESIDE | {XID_ERRORS}  # by a plan
 MOST_GPUS = 256  # far above any machine; each gets a thread
 REPLACED = "another thread looks after this slot by now"
 
@@ -51,7 +57,7 @@ REPLACED = "another thread looks after this slot by now"
 class NvmlSource:
     """Reads GPUs through libnvidia-ml. Nothing is loaded or asked before the first `count`."""
 
-    readable = READABLE | PROCESS_IDS
+    readable = READABLE | PROCESS_IDS | BESIDE
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class NvmlSource:
         *,
         uses: UseMaker | None = None,
         slow_interval: float = SLOW,
+        counting: Counting = Counting(),  # noqa: B008 - frozen
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
@@ -67,13 +74,14 @@ class NvmlSource:
         self._clock = clock
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
-        self._events = XidEvents(clock, told) if any(field.id == XID_ERRORS for field in self._fields) else None
+        self._slots: dict[int, Slot] = {}
+        self._counted = Counted(self._fields, counting, told, clock)
+        self._peers = Peers(self._fields, lambda: list(self._slots.values()), clock, slow_interval)
         self._connection = Connection(release=self._release, clock=clock)
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
         self._last_count: int | None = None
         self._is_absurd = False
-        self._slots: dict[int, Slot] = {}
         self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
         self._ticket = 0
 
@@ -138,7 +146,7 @@ class NvmlSource:
                 known = self._slots[slot]
                 if known.is_read:
                     raise DeviceDownError(Gap.TIMEOUT, REPLACED)
-                known.is_read = True
+                known.is_read, known.began = True, self._clock()
             try:
                 return self._sample(known)
             except DeviceDownError as error:
@@ -169,9 +177,8 @@ class NvmlSource:
         return sample_of(known.device, there, answers)
 
     def heard(self, device: Device) -> Sequence[Reading]:
-        """Give the last XID of a GPU that does not answer; see the protocol."""
-        code = None if self._events is None else self._events.heard(device.uuid)
-        return () if code is None else (Reading(CATALOGUE[XID_ERRORS], device, code),)
+        """Give the XIDs of a GPU that does not answer; see the protocol."""
+        return self._counted.heard(device)
 
     def facts(self) -> SourceFacts:
         """Say what the driver told when it was connected."""
@@ -184,7 +191,7 @@ class NvmlSource:
 
     def _release(self) -> bool:
         """Give back all that was taken from the driver; nobody else is calling it now."""
-        if self._events is not None and not self._events.stop():
+        if not self._counted.stop():
             return False
         for known in self._slots.values():
             known.free()
@@ -233,7 +240,7 @@ class NvmlSource:
         own = known.asked = self._own_readers(known, has_instances=bool(instances))
         answers += own.answers()
         known.asked = None
-        answers += self._xid(known)
+        answers += self._counted.answers(known)
         used = own.used() if not instances else []  # with instances the GPU's own list is theirs, told again
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
@@ -246,6 +253,7 @@ class NvmlSource:
                 there.append(instance.device)
                 answers += theirs
                 used += by
+        answers += self._peers.answers(known)  # last: it is the other GPUs that this may wait for
         return sample_of(known.device, there, answers, used)
 
     def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:
@@ -273,17 +281,8 @@ class NvmlSource:
         self, fields: list[Field], device: Device, handle: Handle, take: Callable[[object], object], no_gpm: str | None
     ) -> Readers:
         profiled = [field for field in fields if field.id in GPM_FIELDS]
-        asked = [field for field in fields if field.id not in GPM_FIELDS and field.id != XID_ERRORS]
+        asked = [field for field in fields if field.id not in GPM_FIELDS | NOT_ASKED]
         refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
         plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
         gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
         return Readers(plan, gpm, None if self._uses is None else self._uses(device, handle))
-
-    def _xid(self, known: Slot) -> list[Answer]:
-        if self._events is None:
-            return []
-        last = self._events.last(known.handle, known.device.uuid)
-        xid = CATALOGUE[XID_ERRORS]
-        if isinstance(last, tuple):
-            return [Missing(xid, known.device, *last)]
-        return [Reading(xid, known.device, last)]

@@ -159,7 +159,10 @@ def _number(value: Any, nvml_id: int) -> Outcome:  # noqa: ANN401 - c_nvmlFieldV
 
 
 def links_of(handle: Handle, most: int) -> int:
-    """Say how many NVLinks a GPU has; *most* where that cannot be told now. Raise DeviceDownError when it is gone."""
+    """Say how many NVLinks a GPU has; *most* where that cannot be told now, or cannot be true.
+
+    Raise DeviceDownError when it is gone.
+    """
     try:
         (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0)])
         count = _number(value, pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
@@ -168,4 +171,4 @@ def links_of(handle: Handle, most: int) -> int:
         return most  # a driver without field values may still know its links
     if isinstance(count, Refusal):
         return 0 if count.gap is Gap.UNSUPPORTED else most
-    return min(int(count), most)
+    return int(count) if 0 <= count <= most else most  # NaN is within no bounds

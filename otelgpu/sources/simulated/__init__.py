@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
+from otelgpu.counts import Counting
 from otelgpu.fields import Field, Kind
+from otelgpu.health import HEALTH
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, SourceFacts
+from otelgpu.peers import P2P_STATUS, pair
 from otelgpu.sources.simulated.answers import BOARD, FACTS, NO_VALUE, SLICE, UNKNOWN, Need
+from otelgpu.sources.simulated.counted import COUNTED, counted
 from otelgpu.sources.simulated.gpu import Gpu, Now, Slice, SliceNow, gpus, now
 from otelgpu.sources.simulated.links import LINKS
 from otelgpu.sources.simulated.models import DRIVER_VERSION, NVML_VERSION
@@ -34,10 +38,13 @@ class _Plan(NamedTuple):
     missing: tuple[Missing, ...]
 
 
+P2P_OK, P2P_UNSUPPORTED = 0, 5  # NVML's numbers
+
+
 class SimulatedSource:
     """A Source whose GPUs are closed formulas. Raise SpecError when *spec* is wrong."""
 
-    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE))
+    readable: ClassVar[frozenset[int]] = frozenset(chain(FACTS, BOARD, LINKS, SLICE, COUNTED, (P2P_STATUS, HEALTH)))
 
     def __init__(
         self,
@@ -45,10 +52,14 @@ class SimulatedSource:
         *,
         spec: str = "8xh100",
         seed: int = 0,
+        counting: Counting = Counting(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         wanted = tuple(fields)
-        self._plans = tuple(_plan(gpu, wanted) for gpu in gpus(parse_spec(spec), seed))
+        self._counting = counting
+        self._counted = tuple(field for field in wanted if field.id in COUNTED)
+        node = gpus(parse_spec(spec), seed)
+        self._plans = tuple(_plan(gpu, wanted, node) for gpu in node)
         self._facts = SourceFacts(
             name="simulated",
             driver_version=DRIVER_VERSION,
@@ -77,6 +88,8 @@ class SimulatedSource:
         for piece, moment in zip(gpu.slices, board.slices, strict=True):
             owner = piece.device
             readings += [Reading(field, owner, take(moment)) for field, take in plan.slices]
+        if self._counted:
+            readings += counted(gpu, board.seconds, self._counted, self._counting)
         return Sample(device, plan.instances, (*plan.facts, *readings), plan.missing)
 
     def so_far(self, slot: int, reason: str) -> None:
@@ -94,10 +107,14 @@ class SimulatedSource:
         """Do nothing: there is no driver to let go of."""
 
 
-def _plan(gpu: Gpu, wanted: tuple[Field, ...]) -> _Plan:
+def _plan(gpu: Gpu, wanted: tuple[Field, ...], node: tuple[Gpu, ...]) -> _Plan:
     instances = tuple(piece.device for piece in gpu.slices) if gpu.mig else ()
     rows = {**BOARD, **LINKS}
-    facts = tuple(chain.from_iterable(_facts(gpu, field, instances) for field in wanted if field.id in FACTS))
+    of_pairs = chain.from_iterable(_pairs(gpu, field, node) for field in wanted if field.id == P2P_STATUS)
+    facts = (
+        *chain.from_iterable(_facts(gpu, field, instances) for field in wanted if field.id in FACTS),
+        *of_pairs,
+    )
     board = tuple((field, rows[field.id]) for field in wanted if field.id in rows)
     slices = tuple((field, SLICE[field.id]) for field in wanted if field.id in SLICE)
     return _Plan(
@@ -128,6 +145,17 @@ def _facts(gpu: Gpu, field: Field, instances: tuple[Device, ...]) -> Iterator[Re
             yield Missing(field, device, Gap.UNSUPPORTED, NO_VALUE)
         else:
             yield Reading(field, device, value)
+
+
+def _pairs(gpu: Gpu, field: Field, node: tuple[Gpu, ...]) -> Iterator[Reading | Missing]:
+    """Say which of the others a GPU reaches over NVLink: those of its model, where there are several of it."""
+    others = [other for other in node if other is not gpu]
+    if not others:
+        yield Missing(field, gpu.device, Gap.UNSUPPORTED, "there is no other GPU")
+    for other in others:
+        is_near = gpu.peers and other.peers and gpu.model is other.model
+        status = P2P_OK if is_near else P2P_UNSUPPORTED
+        yield Reading(field, gpu.device, status, pair(other.device.uuid, status))
 
 
 def _refusal(gpu: Gpu, needs: tuple[Need, ...]) -> str | None:

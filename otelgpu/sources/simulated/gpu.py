@@ -8,6 +8,7 @@ Rule 3: rare events (errors, XIDs) are counted from the time since the start, wi
 
 import uuid
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -150,12 +151,23 @@ def last_xid(gpu: Gpu, seconds: float) -> int:
     """
     luck = gpu.luck
     turn = (int(seconds // _XID_S) - luck.xid_rank) // luck.xid_turns * luck.xid_turns + luck.xid_rank
-    if turn >= 0 and seconds < (turn + _chance(gpu.seed, turn)) * _XID_S:
+    if turn >= 0 and seconds < _xid(gpu, turn)[0]:
         turn -= luck.xid_turns
-    if turn < 0:
-        return 0
+    return 0 if turn < 0 else _xid(gpu, turn)[1]
+
+
+def xids(gpu: Gpu, seconds: float) -> Iterator[tuple[float, int]]:
+    """Give every XID so far: when, in seconds since the start, and its code."""
+    for turn in range(gpu.luck.xid_rank, int(seconds // _XID_S) + 1, gpu.luck.xid_turns):
+        at, code = _xid(gpu, turn)
+        if at <= seconds:
+            yield at, code
+
+
+def _xid(gpu: Gpu, turn: int) -> tuple[float, int]:
     codes = _XIDS_ECC if gpu.model.ecc and gpu.model.remap_banks else _XIDS
-    return codes[int(_chance(gpu.seed, turn, "code") * len(codes))]
+    at = (turn + _chance(gpu.seed, turn)) * _XID_S
+    return at, codes[int(_chance(gpu.seed, turn, "code") * len(codes))]
 
 
 def happened(every_s: float, before: int, seconds: float) -> int:

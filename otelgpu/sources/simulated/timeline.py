@@ -106,6 +106,7 @@ class Timeline:
         drafts = _day(jobs, plan, own)
         self._segments = tuple(_segments(drafts, cooling, share))
         self._starts = [segment.start for segment in self._segments]
+        self._begun = tuple(_begun(self._segments))
         self._day = _totals(self._segments[-1], DAY_S - self._starts[-1])
         self._before = _totals(*self._find(self._offset))
 
@@ -135,9 +136,30 @@ class Timeline:
             ),
         )
 
+    def begun(self, seconds: float) -> tuple[int, ...]:
+        """Say how often since the start it began to be idle, held by the power limit, and held for heat."""
+        days, instant = divmod(max(seconds, 0.0) + self._offset, DAY_S)
+        now, first = (self._begun[bisect_right(self._starts, at) - 1] for at in (instant, self._offset))
+        return tuple(int(days) * day + n - f for day, n, f in zip(self._begun[-1], now, first, strict=True))
+
     def _find(self, instant: float) -> tuple[Segment, float]:
         segment = self._segments[bisect_right(self._starts, instant) - 1]
         return segment, instant - segment.start
+
+
+def _held(segment: Segment) -> tuple[bool, ...]:
+    return not segment.stage.awake, segment.stage.capped and not segment.hot, segment.hot
+
+
+def _begun(segments: tuple[Segment, ...]) -> Iterator[tuple[int, ...]]:
+    """Count in each segment what has begun since the day did; the last segment goes on in the first."""
+    counts: tuple[int, ...] = (0, 0, 0)
+    before = _held(segments[-1])
+    for segment in segments:
+        held = _held(segment)
+        counts = tuple(n + (now and not was) for n, now, was in zip(counts, held, before, strict=True))
+        before = held
+        yield counts
 
 
 def _totals(segment: Segment, inside: float) -> Totals:

@@ -172,6 +172,26 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *
     return NVML_SUCCESS;
 }
 
+/* ---- two GPUs: the arguments are the slot of the other one and the index ---- */
+
+EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t peer, nvmlGpuP2PCapsIndex_t x, nvmlGpuP2PStatus_t *to) {
+    uint32_t id, slot = MAX_GPUS;
+    bool lost = false;
+    Scenario *s = scenario_acquire();
+    if (s && handle_id(peer, &id) && id < s->n_handles && s->by_handle[id]) {
+        slot = (uint32_t)s->by_handle[id]->slot;
+        lost = s->by_handle[id]->lost || s->by_handle[id]->gone;
+    }
+    scenario_release(s);
+    Call call;
+    Args args = ARGS(slot, x);
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetP2PStatus, GPU, device, &args);
+    if (rc == NVML_SUCCESS && (slot == MAX_GPUS || !to)) rc = NVML_ERROR_INVALID_ARGUMENT;
+    if (rc == NVML_SUCCESS && lost) rc = NVML_ERROR_GPU_IS_LOST;
+    if (rc == NVML_SUCCESS) rc = put_values(call.entry, (const Out[]){NUM(to)}, 1);
+    return call_end(&call, rc);
+}
+
 /* ---- field values: the call succeeds, each field has its own code ---- */
 
 static long long now_us(void) {
