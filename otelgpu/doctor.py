@@ -9,7 +9,7 @@ import http.client
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from otelgpu.config import Address, Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.fields import Field
-from otelgpu.model import Gap, Snapshot
+from otelgpu.model import DeviceUse, Gap, Snapshot
 from otelgpu.server.listen import bound_all, remove_files
 from otelgpu.service import look
 from otelgpu.sources.choice import wanted_fields
@@ -79,6 +79,8 @@ def examine(config: Config, environ: Mapping[str, str], *, dev: Path = DEV) -> I
     for place, address in enumerate(config.server.listen):
         yield _port(address, config.origin("server.listen", place))
     yield from _kubelet(config)
+    if config.processes.by != "off" or config.jobs.slurm:
+        yield from _processes(config.processes.proc_root, () if snapshot is None else snapshot.used)
     if config.pushes or config.sends_events:
         yield from _collectors(config)
 
@@ -207,6 +209,24 @@ def _is_ours(address: Address) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _processes(proc_root: str, used: Iterable[DeviceUse]) -> Iterator[Finding]:
+    """Look at what it takes to find the owners of processes."""
+    from otelgpu.processes.proc import ProcFolder  # here: only where it is wanted
+
+    obstacle = ProcFolder(proc_root).obstacle()
+    if obstacle is not None:
+        yield Finding(
+            "processes", Verdict.PROBLEM, obstacle, "show otelgpu the host's processes; see docs/processes.md"
+        )
+        return
+    gaps = [(each.device.uuid, what, gap) for each in used for what, gap in each.gaps]
+    for uuid, what, gap in gaps:
+        verdict = Verdict.NOTE if gap in HARMLESS else Verdict.PROBLEM
+        yield Finding("processes", verdict, f"{uuid}: {what} of its processes: {gap}", ADVICE.get(gap, ""))
+    if not gaps:
+        yield Finding("processes", Verdict.OK, f"they are found in {proc_root}, with the host's process ids")
 
 
 def _kubelet(config: Config) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ def create_own_instruments(
     wanted: Sequence[Field],
     pinned: Pinned,
     tally: Tally,
+    uses: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[float], None]:
     """Register otelgpu's own instruments; return the function that records how long a scrape took, in seconds."""
@@ -116,6 +117,8 @@ def create_own_instruments(
     gauge("otelgpu.process.threads", "", "Threads of this process.", lambda _: [Observation(threading.active_count())])
     gauge("otelgpu.process.open_fds", "", "Open file descriptors of this process.", _open_files)
     gauge("otelgpu.process.max_fds", "", "Most file descriptors this process may open.", _max_files)
+    if uses:
+        _create_use_instruments(meter, pinned)
     scrape = meter.create_histogram(
         "otelgpu.scrape.duration",
         unit="s",
@@ -125,7 +128,7 @@ def create_own_instruments(
     return scrape.record
 
 
-def create_use_instruments(meter: Meter, pinned: Pinned) -> None:
+def _create_use_instruments(meter: Meter, pinned: Pinned) -> None:
     """Register what is said about finding out who uses the GPUs; only where that is asked for."""
 
     def gauge(name: str, description: str, report: Callable[[DeviceUse], Iterable[tuple[int, dict[str, str]]]]) -> None:

@@ -32,7 +32,7 @@ from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments, create_use_instruments
+from otelgpu.itself import Tally, create_own_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
@@ -96,14 +96,11 @@ class Pipeline:
         self.pushes = self._pushes(pinned)
         readers += [push.reader for push in self.pushes]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-        meter = self._provider.get_meter("otelgpu", __version__)
-        create_instruments(meter, self.fields, pinned)
+        create_instruments(meter := self._provider.get_meter("otelgpu", __version__), self.fields, pinned)
         self.record_scrape = create_own_instruments(
-            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
+            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=enter is not None
         )
         create_attribution_instruments(meter, self.attribution)
-        if enter is not None:
-            create_use_instruments(meter, pinned)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         self.events.create_instruments(meter)

@@ -73,8 +73,8 @@ class Assembler:
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
         self._repeat_parent = repeat_parent
-        self._health = Health(series_key) if HEALTH in self._wanted else None
         self._enter = enter
+        self._health = Health(series_key) if HEALTH in self._wanted else None
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
         self._impossible: set[tuple[int, str]] = set()  # field id and UUID

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from otelgpu.config import Otlp
-from otelgpu.export.names import SERIES_ATTRIBUTES
+from otelgpu.export.join import SERIES_ATTRIBUTES
 from otelgpu.export.push.setup import Push
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.model import Snapshot

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.config import Jobs, Limits, Otlp, Processes
+from otelgpu.config import Config, Jobs, Limits, Otlp, Processes
+from otelgpu.doctor import examine
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
 from tests.conftest import ROOT, Golden
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
-from tests.harness import Node, lines_of, refused, series, serving
+from tests.harness import Node, config, lines_of, refused, series, serving
 from tests.push.collectors import Collector, collector
 
 UTILIZATION, INFO = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
@@ -940,3 +941,24 @@ def test_when_off_none_of_it_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
 
     assert done.stdout == "[]\n"
+
+
+def test_the_doctor_says_what_is_missing(fake: Fake, proc: FakeProc) -> None:
+    """Whoever wonders why there are no owners asks it first."""
+    proc.run(11, pod_path(1))
+    settings = config(processes=Processes(by="pod", proc_root=str(proc.folder)))
+
+    def said(scenario: Scenario, of: Config = settings) -> list[tuple[str, str]]:
+        fake.show(scenario)
+        return [(str(each.verdict), each.text) for each in examine(of, {}) if each.topic == "processes"]
+
+    assert said(using({11: 1}), config()) == []
+    assert [verdict for verdict, _ in said(using({11: 1}))] == ["ok"]
+    refused = using({11: 1}).with_gpu(0, errors={COMPUTE: DENIED})
+    assert said(refused) == [("problem", f"{GPU}: memory of its processes: denied")]
+    silent = using({11: 1}).with_gpu(0, answers={UTILIZATION: None})
+    assert said(silent) == [("note", f"{GPU}: utilization of its processes: unsupported")]
+    proc.namespace("pid:[4026532101]")
+    ((verdict, text),) = said(using({11: 1}))
+    assert verdict == "problem"
+    assert "not the host's process id namespace" in text

@@ -41,8 +41,7 @@ class NoAttribution:
 
 def attribution_of(config: Config, environ: Mapping[str, str]) -> "Attribution | NoAttribution":
     """Build what the settings ask for; nothing runs before `start`."""
-    wants = config.kubernetes.enabled, config.jobs.dir is not None, config.jobs.slurm, config.processes.by != "off"
-    if not any(wants):
+    if not (config.kubernetes.enabled or config.jobs.dir is not None or config.jobs.slurm):
         return NoAttribution()
     from otelgpu.attribution.setup import attribution_for
 

@@ -99,9 +99,7 @@ class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The simulated node."""
 
     seed: Annotated[
-        int,
-        Meta(ge=0, le=2**63 - 1),
-        _about("The simulated node behaves the same for the same number."),
+        int, Meta(ge=0, le=2**63 - 1), _about("The simulated node behaves the same for the same number.")
     ] = 0
 
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from otelgpu.export.names import (
+from otelgpu.export.ownernames import (
     CLAIM_ATTRIBUTES,
     OLD_OWNER_LABELS,
     OWNER_ATTRIBUTES,
     OWNER_LABELS,
-    PEER,
-    SERIES_ATTRIBUTES,
+    POD_LABEL,
     USE_LABELS,
 )
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
@@ -68,7 +67,19 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     return whole
 
 
-POD_LABEL = "k8s.pod.label."  # and the key of the label
+PEER = "peer_uuid"  # the label of a series that names another GPU
+
+# Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
+SERIES_ATTRIBUTES: Mapping[str, str] = {
+    "clock_event": f"{NVIDIA}clock.event",
+    "health_error_code": "",
+    "health_watch": f"{NVIDIA}health.part",
+    "link_status": "",
+    "nvlink": f"{NVIDIA}link",
+    PEER: f"{NVIDIA}peer.id",
+    "window_size_in_ms": f"{NVIDIA}window.ms",
+    "xid": f"{NVIDIA}xid.code",
+}
 
 # Label rows that say what an attribute of every point says anyway.
 TOLD: Mapping[int, str] = {

@@ -68,11 +68,11 @@ class Joiner:
 
         The points of owners are added to the first scope. `shown`: the snapshot's readings may still be shown.
         """
-        of_owners: list[Metric] = []
+        made: list[Metric] = []
         if snapshot is not None:
-            of_owners += metrics_of_owners(self._join, snapshot, owners, shown=shown)
-            of_owners += uses_of(self._join, snapshot, owners) if shown else ()
-        owned = iter([of_owners])
+            made += metrics_of_owners(self._join, snapshot, owners, shown=shown)
+            made += uses_of(self._join, snapshot, owners) if shown else ()
+        owned = iter([made])
         return MetricsData(
             [
                 ResourceMetrics(

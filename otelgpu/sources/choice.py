@@ -69,13 +69,7 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
         uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    counting = counting_of(config)
-    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting), NvmlSource.readable
-
-
-def counting_of(config: Config) -> Counting:
-    """Say how what happens between two sweeps is counted."""
-    return Counting(config.counts.xid_window, config.counts.clock_window, config.counts.clock_interval)
+    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
 
 
 def _wants_processes(config: Config) -> bool:
@@ -92,6 +86,11 @@ def ledger_for(config: Config) -> tuple[Enter | None, list[Field]]:
     shows = config.processes.by != "off"
     ledger = Ledger(per_gpu=config.limits.owners_per_gpu, in_all=config.limits.owners, shares_energy=shows)
     return ledger.entered, [CATALOGUE[ENERGY]] if shows else []
+
+
+def counting_of(config: Config) -> Counting:
+    """Say how what happens between two sweeps is counted."""
+    return Counting(config.counts.xid_window, config.counts.clock_window, config.counts.clock_interval)
 
 
 def tells_xids(config: Config) -> bool:

@@ -1,10 +1,8 @@
-"""The names under which owners, and what a series is told apart by, are shown."""
+"""What the parts of an Owner are called, on dcgm-exporter's page and under OpenTelemetry.
 
-from collections.abc import Mapping
-
-from otelgpu.fields.maker import NVIDIA
-
-PEER = "peer_uuid"
+Rule 1: one row a part; a part that an owner does not have is not shown.
+Rule 2: no label of a pod may pass for one of these where they can stand.
+"""
 
 # The text of an Owner and the name it is shown by.
 OWNER_LABELS = (
@@ -28,17 +26,7 @@ OLD_OWNER_LABELS = tuple(
     ({"container": "container_name", "namespace": "pod_namespace", "pod": "pod_name"}.get(name, name), text)
     for name, text in OWNER_LABELS
 )
-# Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
-SERIES_ATTRIBUTES: Mapping[str, str] = {
-    "clock_event": f"{NVIDIA}clock.event",
-    "health_error_code": "",
-    "health_watch": f"{NVIDIA}health.part",
-    "link_status": "",
-    "nvlink": f"{NVIDIA}link",
-    PEER: f"{NVIDIA}peer.id",
-    "window_size_in_ms": f"{NVIDIA}window.ms",
-    "xid": f"{NVIDIA}xid.code",
-}
+
 OWNER_ATTRIBUTES = (
     ("k8s.container.name", "container"),
     ("k8s.namespace.name", "namespace"),
@@ -55,7 +43,6 @@ OWNER_ATTRIBUTES = (
     ("process.user.id", "user"),
 )
 
-
 # The claim of an Owner (Dynamic Resource Allocation), by the part of it.
 CLAIM_ATTRIBUTES = {
     "claim_name": "hw.gpu.nvidia.dra.claim.name",
@@ -66,3 +53,4 @@ CLAIM_ATTRIBUTES = {
     "mig_profile": "hw.gpu.nvidia.dra.mig.profile",
     "pool_name": "hw.gpu.nvidia.dra.pool.name",
 }
+POD_LABEL = "k8s.pod.label."  # and the key of the label
