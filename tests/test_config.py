@@ -681,3 +681,13 @@ def test_whatever_is_given_ends_as_settings_or_problems(
     for problem in found:
         assert problem.isprintable()
         assert PLACE.match(problem), problem
+
+
+def test_headers_that_are_no_mapping_are_not_repeated(tmp_path: Path) -> None:
+    """What stands there is often a password, and a message goes into logs."""
+    path = tmp_path / "otelgpu.yaml"
+    path.write_text('otlp:\n  endpoint: http://a:1\n  headers: "authorization: hush"\n')
+
+    with pytest.raises(ConfigError) as caught:
+        load(environ={}, config_path=str(path))
+    assert caught.value.problems == (f"{path}:3: otlp.headers: expected NAME: VALUE lines, got one text",)

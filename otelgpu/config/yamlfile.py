@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from otelgpu.config.given import Given, Problem
+from otelgpu.config.given import HEADERS, Given, Problem
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, meant, plain, shown, whole
 
@@ -139,7 +139,8 @@ class _Walk:
 
     def _items(self, node: yaml.Node, prefix: str, *, expected: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode) or node.tag != f"{_CORE}map":
-            self._wrong(node, prefix, f"expected {expected}, got {_kind(node)}")
+            is_secret = prefix == HEADERS and isinstance(node, yaml.ScalarNode)
+            self._wrong(node, prefix, f"expected {expected}, got {'one text' if is_secret else _kind(node)}")
             return
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
