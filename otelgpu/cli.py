@@ -7,6 +7,7 @@ Rule 3: everything that a command needs is imported inside it: `serve` starts fa
 Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings); see __main__.py for signals.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from otelgpu.config.sdk import forget_empty
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 from otelgpu.usage import Command, Form, flags_of, problems_of
+
+logger = logging.getLogger(__name__)
 
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -233,6 +236,8 @@ def _log(config: Config, *, level: str = "") -> None:
 
     asked_for = config.log.level if "log.level" in config.origins else "warning"
     set_up(level=level or asked_for, form=config.log.format)
+    for remark in config.remarks:
+        logger.log(remark.level, "%s", remark.text)
 
 
 def _source_status(*, up: bool, reason: str) -> int:

@@ -17,7 +17,6 @@ from functools import partial
 
 from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
@@ -25,14 +24,15 @@ from otelgpu.attribution.itself import create_attribution_instruments
 from otelgpu.attribution.setup import attribution_for
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
-from otelgpu.export.join import DcgmJoin, SemconvJoin
+from otelgpu.export.join import SemconvJoin
 from otelgpu.export.outlet import EventOutlet, NoEvents, Outlet, WayOut
-from otelgpu.export.page import Format, NoPage, PageReader, PageSource
+from otelgpu.export.page import Format
 from otelgpu.export.resource import full_resource, plain_resource
+from otelgpu.export.setup import page_reader
 from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments
+from otelgpu.itself import Tally, create_own_instruments, create_settings_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
@@ -91,7 +91,7 @@ class Pipeline:
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
-        readers, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
+        readers, self.reader = page_reader(config, self.fields, pinned, hostname_of(config, environ))
         self.pushes = self._pushes(pinned)
         readers += [push.reader for push in self.pushes]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
@@ -100,6 +100,7 @@ class Pipeline:
         self.record_scrape = create_own_instruments(
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally
         )
+        create_settings_instruments(meter, config)
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
@@ -277,23 +278,3 @@ def serve(
         logging.shutdown()
         os._exit(0)
     return 0
-
-
-def _reader(
-    config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str
-) -> tuple[list[MetricReader], PageSource]:
-    """Build the reader for the page, once as the SDK sees it and once as the server does."""
-    if not config.has_page:
-        return [], NoPage()
-    labels = tuple(config.labels.items())
-    if config.naming == "semconv":
-        from otelgpu.export.semconv import JoinedPrometheusReader  # here: the stock exporter costs memory
-
-        joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
-        return [joined], joined
-    kubernetes = config.kubernetes
-    join = DcgmJoin(
-        config.compat, hostname, labels, old_names=kubernetes.old_names, virtual_gpus=kubernetes.virtual_gpus
-    )
-    plain = PageReader(fields, join, pinned)
-    return [plain], plain

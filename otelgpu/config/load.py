@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from otelgpu.config.files import with_counters
 from otelgpu.config.given import (
     FILE_VARIABLE,
     HEADERS,
@@ -71,6 +72,7 @@ def load(
         description=standard.description,
     )
     problems += _contradictions(config, chosen)
+    config = with_counters(config, chosen.get("fields", ()), problems)
     problems += from_sdk(environ)
     problems += more
     if problems:

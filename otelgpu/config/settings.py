@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
+from otelgpu.config.lesser import Embed, Log, Mig, Simulated
+from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes
 from otelgpu.config.values import (
     Address,
@@ -85,25 +87,6 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.expire if self.expire is not None else max(10.0, 3 * (self.interval or 0.0))
 
 
-class Mig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How MIG instances are shown."""
-
-    parent_values: Annotated[
-        Literal["once", "repeat"],
-        _about("Values that only the whole GPU has: `once` on the GPU, or `repeat` on each of its MIG instances."),
-    ] = "once"
-
-
-class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The simulated node."""
-
-    seed: Annotated[
-        int,
-        Meta(ge=0, le=2**63 - 1),
-        _about("The simulated node behaves the same for the same number."),
-    ] = 0
-
-
 class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where metrics are pushed to, over OTLP. The variables OTEL_* fill in what is not set here."""
 
@@ -175,33 +158,6 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 64 << 20
 
 
-class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """otelgpu inside another process; `otelgpu serve` has no use for these."""
-
-    only_visible: Annotated[
-        bool,
-        _about("Only the GPUs and MIG instances of `CUDA_VISIBLE_DEVICES`, else of `NVIDIA_VISIBLE_DEVICES`."),
-    ] = False
-    only_process: Annotated[
-        bool,
-        _about("Only what this process and its children use of each GPU: memory and multiprocessors."),
-    ] = False
-    once: Annotated[
-        bool | None,
-        _about("One process of a user on this host reports for all; `null`: under `opentelemetry-instrument` only."),
-    ] = None
-
-
-class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is logged on stderr, and how."""
-
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        _about("The least important messages that are logged: `debug`, `info`, `warning` or `error`."),
-    ] = "info"
-    format: Annotated[Literal["text", "json"], _about("Log lines as `text` or `json`.")] = "text"
-
-
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is read, and how it is named.
 
@@ -220,9 +176,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fields: Annotated[
         tuple[str, ...],
         _about(
-            "Fields to read: names, and the words `default`, `all` and `none`.", word="NAMES", parse=parse_field_name
+            "Fields to read: names or ids, groups (`device`, `profiling`, ...), the words `default`, `all` and `none`, "
+            "and CSV files as dcgm-exporter's: whatever has a `/` in it or ends in `.csv`.",
+            word="NAMES",
+            parse=parse_field_name,
         ),
     ] = ("default",)
+    lenient: Annotated[
+        bool,
+        _about("Pass over rows of a CSV file that are wrong, with a warning and a count, instead of refusing them."),
+    ] = False
     devices: Annotated[
         tuple[Pick, ...],
         _about("GPUs to read: `all`, indexes (`0`, `2-5`), UUIDs or PCI bus ids.", word="DEVICES", parse=parse_pick),
@@ -271,6 +234,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logs: Otlp | None = None
     disabled: bool = False
     description: str = ""
+
+    # And what the CSV files in `fields` hold, how many of their rows are passed over, and what is to be logged once.
+    counters: tuple[Counter, ...] = ()
+    skipped_rows: int = 0
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def has_page(self) -> bool:

@@ -146,27 +146,34 @@ def full_pci_bus_id(text: str) -> str:
 
 
 FIELD_WORDS = ("default", "all", "none")
+CSV = ".csv"
 _LONGEST_FIELD_NAME = 200
 _FIELDS_ARE_LISTED = "; `otelgpu fields` lists them"
 
 
 def parse_field_name(text: str) -> str:
-    """Check a name in `fields` against the catalogue; the words default, all and none pass as they are."""
-    if text in FIELD_WORDS:
+    """Check a name in `fields` against the catalogue; the words and the names of files pass as they are."""
+    if text in FIELD_WORDS or is_file(text):
         return text
-    from otelgpu.fields import find  # here, because the words alone need no catalogue
+    from otelgpu.fields import GROUPS, find  # here, because the words alone need no catalogue
 
-    if len(text) <= _LONGEST_FIELD_NAME and find(text) is not None:
+    if len(text) <= _LONGEST_FIELD_NAME and (text in GROUPS or find(text) is not None):
         return text
-    raise UnknownWordError("no such field", partial(_near_field, text), otherwise=_FIELDS_ARE_LISTED)
+    raise UnknownWordError("no such field", partial(near_field, text), otherwise=_FIELDS_ARE_LISTED)
 
 
-def _near_field(text: str) -> str:
-    from otelgpu.fields import suggest
+def is_file(text: str) -> bool:
+    """Whether an entry of `fields` names a CSV file: it has a slash in it, or ends in .csv."""
+    return "/" in text or text.lower().endswith(CSV)
 
-    if len(text) > _LONGEST_FIELD_NAME:
+
+def near_field(text: str) -> str:
+    """Finish a message about an unknown field."""
+    from otelgpu.fields import GROUPS, suggest
+
+    if not 0 < len(text) <= _LONGEST_FIELD_NAME:
         return _FIELDS_ARE_LISTED
-    near = text.lower() if text.lower() in FIELD_WORDS else suggest(text)
+    near = text.lower() if text.lower() in (*FIELD_WORDS, *GROUPS) else suggest(text)
     return f"; did you mean {near}?" if near else _FIELDS_ARE_LISTED
 
 
@@ -181,7 +188,7 @@ OWN_LABELS = frozenset(
         *("error_type", "network_io_direction"),  # in semconv naming they tell series of one family apart
     )
 )
-OWN_PREFIXES = ("DCGM_", "hw_", "k8s_", "otel_scope_", "dra_")
+OWN_PREFIXES = ("DCGM_", "dcgm_", "hw_", "k8s_", "otel_scope_", "dra_")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 

@@ -7,6 +7,7 @@ Rule 3: a value stands under an owner's name only when the device is that owner'
         The copies of dcgm-exporter are made for those who ask for them, and for jobs.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -57,6 +58,19 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
         return number * up // down if isinstance(number, int) and number >= 0 else int(number * up / down)
 
     return whole
+
+
+def shape_named(item: Field, name: str) -> Shape:
+    """Return the shape that goes with a name that somebody wrote."""
+    return item.dcgm49 if name == item.dcgm49.name else item.dcgm
+
+
+def written(shape: Shape) -> Callable[[int | float], str]:
+    """Return the function from the driver's number to its text on the dcgm page."""
+    number = scaled(shape)
+    if shape.number is Number.DOUBLE:
+        return lambda value: "%f" % number(value)  # noqa: UP031 - C's %f is the format's definition
+    return lambda value: str(number(value))
 
 
 # The text of an Owner and the name it is shown by.
@@ -138,10 +152,16 @@ class DcgmJoin:
     labels: Attributes = ()
     old_names: bool = False
     virtual_gpus: bool = False
+    # Of label rows, by field id, where a CSV file says another one.
+    label_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def shape(self, field: Field) -> Shape:
         """Return the field's shape in this generation."""
         return field.dcgm49 if self.compat == "4.9" else field.dcgm
+
+    def label_name(self, field: Field) -> str:
+        """Return the name of a field that is shown as a label."""
+        return self.label_names.get(field.id) or self.shape(field).name
 
     def label_pairs(
         self, series: Series, snapshot: Snapshot, more: Attributes = (), copy: Copy = NO_COPIES[0]
@@ -159,7 +179,7 @@ class DcgmJoin:
             pairs += [("GPU_I_PROFILE", device.profile), ("GPU_I_ID", str(device.instance_id))]
         if self.hostname:
             pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
-        rows = [(self.shape(field).name, text) for field, text in snapshot.labels.get(device.uuid, ())]
+        rows = [(self.label_name(field), text) for field, text in snapshot.labels.get(device.uuid, ())]
         rows += [*self.labels, *copy.labels]
         return pairs + sorted(rows) + sorted([*series.attributes, *more, *copy.attributes])
 
