@@ -1,10 +1,14 @@
 """The CSV files that the setting `fields` names: read with the settings, so that all mistakes are told at once.
 
 Rule 1: only files that are asked for in the end are read; one that another layer overrides may be missing.
-Rule 2: with `lenient` a bad row is a remark and counted. A file that cannot be read at all is a problem even then.
+Rule 2: a path in dcgm-exporter's image that is not there stands for the file of that name that comes with otelgpu.
+        Where such a file says no more than a word does, the word is taken: its names follow `compat`.
+Rule 3: with `lenient` a bad row is a remark and counted. A file that cannot be read at all is a problem even then.
 """
 
+import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -15,16 +19,29 @@ from otelgpu.config.settings import Config
 from otelgpu.config.values import is_file
 from otelgpu.config.words import whole
 
+THEIRS = "/etc/dcgm-exporter/"
+DATA = Path(__file__).resolve().parent.parent / "data"  # shipping.py makes what is there
+# The files there, and the words that say the same.
+WORDS = {"default-counters.csv": "default", "dcp-metrics-included.csv": "default", "1.x-compatibility-metrics.csv": ""}
+
 
 def with_counters(config: Config, given: Iterable[Given], problems: list[Problem]) -> Config:
     """Add the rows of the files that *given*, the texts of the setting `fields`, name."""
     rows: list[Counter] = []
+    fields = list(config.fields)
     remarks: list[Remark] = []
     skipped = 0
     for one in given:
-        if one.text is None or not is_file(one.text.strip()):
+        path = (one.text or "").strip()
+        if not is_file(path):
             continue
-        parsed = _parsed(one, problems)
+        if (shipped := _shipped(path)) is not None:
+            text = f"{one.origin}: {path} is not there; what comes with otelgpu under that name is shown"
+            remarks.append(Remark(text, logging.INFO))
+            if word := WORDS[shipped.name]:
+                fields[fields.index(path)] = word
+                continue
+        parsed = _parsed(one, str(shipped or path), problems)
         rows += parsed.rows
         remarks += parsed.remarks
         if config.lenient:
@@ -33,11 +50,19 @@ def with_counters(config: Config, given: Iterable[Given], problems: list[Problem
         else:
             problems += parsed.problems
     counters = merged(rows, remarks)
-    return replace(config, counters=counters, skipped_rows=skipped, remarks=(*config.remarks, *remarks))
+    known = {"fields": tuple(fields), "counters": counters, "skipped_rows": skipped}
+    return replace(config, **known, remarks=(*config.remarks, *remarks))
 
 
-def _parsed(one: Given, problems: list[Problem]) -> Parsed:
-    path = (one.text or "").strip()
+def _shipped(path: str) -> Path | None:
+    """Give the file that comes with otelgpu and stands for one that dcgm-exporter's image has, and this machine not."""
+    name = path.removeprefix(THEIRS)
+    if name == path or name not in WORDS or Path(path).exists():
+        return None
+    return DATA / name
+
+
+def _parsed(one: Given, path: str, problems: list[Problem]) -> Parsed:
     try:
         return parse(read(path), whole(path))
     except ValueError as error:
