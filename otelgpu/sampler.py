@@ -21,6 +21,7 @@ from otelgpu.rounds import Rounds
 from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
+from otelgpu.views import View
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Sampler:
         pace: Pace,
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
-        repeat_parent: bool = False,
+        view: View | None = None,
         seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -71,7 +72,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._seen = seen
-        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent)
+        self._assembler = Assembler(wanted, heard=source.heard, view=view)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
         self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)

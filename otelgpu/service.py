@@ -42,6 +42,7 @@ from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.views import View
 from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Pipeline:
             pace=Pace(*sampling, expected=config.server.expected_gpus),
             chosen=choice,
             all_seen=choice.complain,
-            repeat_parent=config.mig.parent_values == "repeat",
+            view=View(config.devices, repeat=config.mig.parent_values == "repeat"),
             seen=self.events.seen,
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)

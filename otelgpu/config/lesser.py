@@ -50,4 +50,6 @@ class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"],
         about("The least important messages that are logged: `debug`, `info`, `warning` or `error`."),
     ] = "info"
-    format: Annotated[Literal["text", "json"], about("Log lines as `text` or `json`.")] = "text"
+    format: Annotated[
+        Literal["text", "json"], about("Log lines as `text` or `json`.", variable="DCGM_EXPORTER_LOG_FORMAT")
+    ] = "text"

@@ -15,16 +15,15 @@ from otelgpu.config.about import about as _about
 from otelgpu.config.lesser import Embed, Log, Mig, Simulated
 from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes
+from otelgpu.config.picks import Pick, parse_pick, split_devices
 from otelgpu.config.values import (
     Address,
-    Pick,
     SourceChoice,
     check_header_name,
     check_label_name,
     parse_address,
     parse_endpoint,
     parse_field_name,
-    parse_pick,
     parse_source,
 )
 
@@ -65,7 +64,7 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("Nobody waits longer than this for the driver.", flag="--deadline"),
     ] = 2.0
     interval: Annotated[
-        Annotated[float, Meta(ge=0.1, le=300)] | None,
+        Annotated[float, Meta(ge=0.1, le=3600)] | None,
         _about("Ask the driver at this pace; `null`: only when somebody looks.", flag="--interval"),
     ] = None
     expire: Annotated[
@@ -188,7 +187,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
     devices: Annotated[
         tuple[Pick, ...],
-        _about("GPUs to read: `all`, indexes (`0`, `2-5`), UUIDs or PCI bus ids.", word="DEVICES", parse=parse_pick),
+        _about(
+            "GPUs to read: `all`, indexes (`0`, `2-5`), UUIDs or PCI bus ids; as dcgm-exporter also `f`, `g:0,2-5` "
+            "(without MIG instances), `i:0-6` (instances alone) and `g+i`.",
+            letter="-d",
+            variable="DCGM_EXPORTER_DEVICES_STR",
+            word="DEVICES",
+            parse=parse_pick,
+            split=split_devices,
+        ),
     ] = (Pick.all(),)
     naming: Annotated[
         Literal["dcgm", "semconv"],
@@ -205,6 +212,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             word="NAME",
         ),
     ] = ""
+    replace_blanks_in_model_name: Annotated[
+        bool,
+        _about(
+            "`modelName` with `-` where the name of the model has blanks.",
+            letter="--rbmn",
+            variable="DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME",
+        ),
+    ] = False
     labels: Annotated[
         Mapping[str, str],
         _about(

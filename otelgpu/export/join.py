@@ -152,6 +152,7 @@ class DcgmJoin:
     labels: Attributes = ()
     old_names: bool = False
     virtual_gpus: bool = False
+    model_dashes: bool = False  # "-" for the blanks in a model's name
     # Of label rows, by field id, where a CSV file says another one.
     label_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
@@ -173,7 +174,7 @@ class DcgmJoin:
             ("uuid" if self.old_names else "UUID", device.gpu_uuid),
             ("pci_bus_id", device.pci_bus_id),
             ("device", f"nvidia{device.index}"),
-            ("modelName", device.model),
+            ("modelName", "-".join(device.model.split()) if self.model_dashes else device.model),
         ]
         if device.instance_id is not None:
             pairs += [("GPU_I_PROFILE", device.profile), ("GPU_I_ID", str(device.instance_id))]

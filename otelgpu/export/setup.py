@@ -33,6 +33,7 @@ def page_reader(
         labels,
         old_names=kubernetes.old_names,
         virtual_gpus=kubernetes.virtual_gpus,
+        model_dashes=config.replace_blanks_in_model_name,
         label_names={row.field: row.name for row in config.counters if row.name},
     )
     plain = PageReader(fields, join, pinned, config.counters)

@@ -85,7 +85,7 @@ class Choice:
         """Log each entry that no GPU matches; called when all have been seen once."""
         for place, pick in enumerate(self._config.devices):
             if pick in self._idle:
-                logger.warning("%s: devices: no GPU here matches %s", self._config.origin("devices", place), pick)
+                logger.error("%s: devices: no GPU here matches %s", self._config.origin("devices", place), pick)
 
 
 def warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:
