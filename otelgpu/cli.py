@@ -175,13 +175,34 @@ def _program() -> click.Group:
     program = _Program(
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
-        epilog="`otelgpu serve --help` shows the settings; every command takes them.",
+        epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
         add_help_option=False,
     )
     program.params += [_version_flag(), _help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
+    program.add_command(_check())
     return program
+
+
+def _check() -> click.Command:
+    def call(files: Sequence[str]) -> int:
+        from otelgpu.check import check
+
+        is_good = True
+        for path in files:
+            found = check(path, _parse_spec)
+            complain(*found.problems)
+            complain(*(f"warning: {remark}" for remark in found.remarks))
+            if found.problems:
+                is_good = False
+            else:
+                write(f"{one_line(path)}: good ({found.holds})\n")
+        return 0 if is_good else WRONG_USAGE
+
+    meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
+    files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...")
+    return click.Command("check", callback=call, params=[files, _help_flag()], help=meaning, add_help_option=False)
 
 
 def _drop_in() -> click.Command:

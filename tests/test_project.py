@@ -44,7 +44,7 @@ LAYERS = (
     ("service",),
     ("pull",),
     ("log", "output", "tables", "reference", "usage"),
-    ("doctor",),
+    ("check", "doctor"),
     ("cli",),
     ("__main__",),
 )

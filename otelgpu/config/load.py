@@ -85,11 +85,11 @@ def load(
     problems += from_sdk(environ)
     problems += more
     if problems:
-        raise ConfigError(_finished(problems))
+        raise ConfigError(finished(problems))
     return config
 
 
-def _finished(problems: Iterable[Problem]) -> list[str]:
+def finished(problems: Iterable[Problem]) -> list[str]:
     """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
 
     Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.
