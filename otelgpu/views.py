@@ -63,13 +63,13 @@ class View:
         picks = [
             pick for pick in self._picks if pick.matches(index=gpu.index, uuid=gpu.uuid, pci_bus_id=gpu.pci_bus_id)
         ]
-        ordered = sorted(sample.instances, key=lambda instance: instance.instance_id or 0)
+        places = {instance: place for place, instance in enumerate(sorted(sample.instances, key=_numbering))}
         shown = tuple(
             instance
-            for place, instance in enumerate(ordered)
-            if any(pick.has_part(index=gpu.index, place=place) for pick in picks)
+            for instance in sample.instances
+            if any(pick.has_part(index=gpu.index, place=places[instance]) for pick in picks)
         )
-        self._tell(gpu.index, len(ordered), picks)
+        self._tell(gpu.index, len(places), picks)
         moved = self._repeat and bool(sample.instances)  # to the instances
         is_whole = any(pick.gpus and not (moved and pick.parts) for pick in picks)
         return Shown(is_whole, shown, self._repeat)
@@ -81,3 +81,13 @@ class View:
         for number in sorted(absent - self._absent):
             logger.error("devices: i:%d: GPU %d has %d instances, not one of that number", number, index, count)
         self._absent = (self._absent - asked) | absent
+
+
+def _numbering(instance: Device) -> tuple[bool, int, int]:
+    """Order instances as DCGM counts them: by profile, the smaller ones first, then by their own ids.
+
+    Seen on pages of an A100 with 2g.10gb under id 5 behind three of 1g.5gb under 7, 8 and 9. Profiles with media
+    extensions (1g.10gb+me) have higher numbers than all of the plain ones (nvml.h).
+    """
+    slices = instance.profile.partition("g")[0]
+    return "+" in instance.profile, int(slices) if slices.isdecimal() else 0, instance.instance_id or 0

@@ -10,7 +10,7 @@ from otelgpu.config import Flag, Mig, load
 from otelgpu.errors import ConfigError
 from tests.fakenvml import Scenario
 from tests.harness import Node, lines_of, values
-from tests.test_mig import A, B, C, split
+from tests.test_mig import A, B, C, instance, split
 
 Start = Callable[..., Node]
 
@@ -150,3 +150,11 @@ def test_an_instance_that_comes_later_is_shown(node: Start, caplog: pytest.LogCa
 def test_the_gpu_stays_under_watch_where_its_instances_alone_are_shown(node: Start) -> None:
     """Whether it answers at all is asked of it, whatever is shown."""
     assert set(values(node_of(node, "i", MACHINE).page(), "otelgpu_gpu_up")) == {"0", "1"}
+
+
+def test_instances_are_counted_as_dcgm_does(node: Start) -> None:
+    """The smaller profiles first, whatever their ids: `i:1` is the instance that it was with DCGM."""
+    machine = split(instance(13, gi=5, profile="2g.20gb"), instance(11, gi=7), instance(12, gi=9))
+    found = [shown(node_of(node, f"i:{number}", machine).page(), USED) for number in range(3)]
+
+    assert found == [{("0", "7")}, {("0", "9")}, {("0", "5")}]

@@ -3,7 +3,7 @@
 Rule 1: dcgm-exporter's selectors mean the same: `f`, `g`, `i`, `g:0,2-5`, `i:0-6`, `g+i`. Beyond it stand indexes
         alone, UUIDs and PCI bus ids, with or without `g:` in front.
 Rule 2: an instance goes by DCGM's number: eight times the index of its GPU, and its place among that GPU's instances
-        (dcgm_structs.h: DCGM_MAX_INSTANCES_PER_GPU).
+        (dcgm_structs.h: DCGM_MAX_INSTANCES_PER_GPU); views.py counts the places.
 """
 
 import re
