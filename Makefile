@@ -42,7 +42,8 @@ golden: $(DEV)  ## rewrite tests/golden and the generated part of the README, an
 	UPDATE_GOLDEN=1 $(PYTEST) -q -m "golden and not soak and not gpu" $(ARGS)
 	@$(PYTHON) -m otelgpu.config.docs README.md
 	@$(PYTHON) -m otelgpu.reference docs/metrics.md
-	@git --no-pager diff --stat -- tests/golden README.md docs
+	@$(PYTHON) -m otelgpu.config.shipping otelgpu/data
+	@git --no-pager diff --stat -- tests/golden README.md docs otelgpu/data
 	@git ls-files --others --exclude-standard -- tests/golden | sed 's/^/ new: /'
 
 bench: $(DEV)  ## measure speed and memory

@@ -16,14 +16,19 @@ from types import FrameType
 FAILED = 1  # the status of what could not start
 
 
-def main() -> int:
+def dcgm_exporter() -> int:
+    """Run this process as `dcgm-exporter`, which serves whatever its arguments are."""
+    return main(drop_in=True)
+
+
+def main(*, drop_in: bool = False) -> int:
     """Run the command of this process's arguments and give back the exit status."""
     try:
         _open_streams()
-        _heed_signals()
+        _heed_signals(drop_in=drop_in)
         from otelgpu.cli import main as run
 
-        status = run()
+        status = run(drop_in=drop_in)
         _heed_no_signals()
     except Exception as error:
         lacking = _lacking(error)
@@ -42,18 +47,23 @@ def _open_streams() -> None:
             os.open(os.devnull, mode)  # gets the lowest number that is free, which is this one
 
 
-def _heed_signals() -> None:
+def _heed_signals(*, drop_in: bool) -> None:
     import signal  # here, so that a failure to import it is one line
 
+    is_service = drop_in or _is_service(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT):
         # A shell's script starts what it puts in the background with SIGINT ignored: a look leaves it at that.
-        if _is_service(sys.argv[1:]) or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+        if is_service or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave_well if is_service else _leave)
+
+
+def _leave_well(_: int, __: FrameType | None) -> None:
+    os._exit(0)
 
 
 def _leave(number: int, _: FrameType | None) -> None:
     """End the process from within a signal handler; an exception could be lost in an import, or be printed."""
-    os._exit(0 if _is_service(sys.argv[1:]) else 128 + number)
+    os._exit(128 + number)
 
 
 def _heed_no_signals() -> None:

@@ -1,17 +1,17 @@
 """The command line: the commands, their flags, and what is printed.
 
-Rule 1: the only module that prints or exits.
+Rule 1: the only module that decides what is printed, by output.py.
 Rule 2: flags follow from the settings (usage.py); none of them is written down here.
 Rule 3: everything that a command needs is imported inside it: `serve` starts fast and never loads what draws tables.
 
 Exit status: 0, 1 (could not start, or nobody answers), 2 (wrong usage or settings); see __main__.py for signals.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from shutil import get_terminal_size
 from typing import TypeAlias
 
 import click
@@ -21,8 +21,12 @@ from otelgpu.config import Config, load
 from otelgpu.config.sdk import forget_empty
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
+from otelgpu.output import complain, give_up_stdout, width, write
 from otelgpu.usage import Command, Form, flags_of, problems_of
 
+logger = logging.getLogger(__name__)
+
+DROP_IN = "dcgm-exporter"
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
@@ -33,32 +37,36 @@ _EPILOG = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give back the exit status. Every failure that can be foreseen is told in one line each."""
+def main(arguments: Sequence[str] | None = None, *, drop_in: bool = False) -> int:
+    """Run one command and give back the exit status. Every failure that can be foreseen is told in one line each.
+
+    With *drop_in* this is the program `dcgm-exporter`, which takes its flags and serves.
+    """
     try:
-        status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        status = _run(list(sys.argv[1:] if arguments is None else arguments), drop_in=drop_in)
         if sys.stdout is not None:
             sys.stdout.flush()
     except click.UsageError as error:
-        _complain(error.format_message())
+        complain(error.format_message())
         return WRONG_USAGE
     except ConfigError as error:
-        _complain(*error.problems)
+        complain(*error.problems)
         return WRONG_USAGE
     except OtelgpuError as error:
-        _complain(*str(error).splitlines())
+        complain(*str(error).splitlines())
         return COULD_NOT_START
     except BrokenPipeError:  # whoever read has seen enough: `otelgpu once | head -1`
-        _give_up_stdout()
+        give_up_stdout()
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], *, drop_in: bool) -> int:
+    program = _drop_in() if drop_in else _program()
     try:
-        with _program().make_context("otelgpu", arguments) as context:
+        with program.make_context(program.name, arguments) as context:
             return int(context.command.invoke(context) or 0)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -74,7 +82,7 @@ def _serve(config: Config, _: str) -> int:
 def _announce(address: str) -> None:
     """Print an address that is served. That nobody reads it is no reason to stop serving."""
     with suppress(OSError, OtelgpuError):
-        _write(f"listening on {address}\n")
+        write(f"listening on {address}\n")
 
 
 def _once(config: Config, form: str) -> int:
@@ -83,12 +91,12 @@ def _once(config: Config, form: str) -> int:
     _log(config)
     seen = look(config)
     if form == "text":
-        _write(seen.page)
+        write(seen.page)
     else:
         from otelgpu.tables import json_text, readings_table, snapshot_record
 
         snapshot = seen.snapshot
-        _write(json_text(snapshot_record(snapshot)) if form == "json" else readings_table(snapshot, width=_width()))
+        write(json_text(snapshot_record(snapshot)) if form == "json" else readings_table(snapshot, width=width()))
     return _source_status(up=seen.snapshot.source_up, reason=seen.snapshot.source_reason)
 
 
@@ -98,7 +106,7 @@ def _devices(config: Config, form: str) -> int:
 
     _log(config)
     snapshot = look(config).snapshot
-    _write(json_text(device_records(snapshot)) if form == "json" else devices_table(snapshot, width=_width()))
+    write(json_text(device_records(snapshot)) if form == "json" else devices_table(snapshot, width=width()))
     return _source_status(up=snapshot.source_up, reason=snapshot.source_reason)
 
 
@@ -115,9 +123,9 @@ def _fields(config: Config, form: str) -> int:
     except (SourceDownError, StartError) as error:
         snapshot, down = None, str(error)
     known = None if down else snapshot
-    _write(json_text(field_records(wanted, known)) if form == "json" else fields_table(wanted, known, width=_width()))
+    write(json_text(field_records(wanted, known)) if form == "json" else fields_table(wanted, known, width=width()))
     if down:
-        _complain(f"{down}; so it is not known who answers which field")
+        complain(f"{down}; so it is not known who answers which field")
     return 0
 
 
@@ -133,9 +141,9 @@ def _doctor(config: Config, form: str) -> int:
         findings.append(finding)
         if form == "text":
             advice = f"\n{'':21}{one_line(finding.advice)}" if finding.advice else ""
-            _write(f"{finding.verdict:8} {finding.topic:11} {one_line(finding.text)}{advice}\n")
+            write(f"{finding.verdict:8} {finding.topic:11} {one_line(finding.text)}{advice}\n")
     if form == "json":
-        _write(json_text([asdict(finding) for finding in findings]))
+        write(json_text([asdict(finding) for finding in findings]))
     return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
 
 
@@ -167,16 +175,44 @@ def _program() -> click.Group:
     program = _Program(
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
-        epilog="`otelgpu serve --help` shows the settings; every command takes them.",
+        epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
         add_help_option=False,
     )
     program.params += [_version_flag(), _help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
+    program.add_command(_check())
     return program
 
 
-def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> click.Command:
+def _check() -> click.Command:
+    def call(files: Sequence[str]) -> int:
+        from otelgpu.check import check
+
+        is_good = True
+        for path in files:
+            found = check(path, _parse_spec)
+            complain(*found.problems)
+            complain(*(f"warning: {remark}" for remark in found.remarks))
+            if found.problems:
+                is_good = False
+            else:
+                write(f"{one_line(path)}: good ({found.holds})\n")
+        return 0 if is_good else WRONG_USAGE
+
+    meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
+    files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...")
+    return click.Command("check", callback=call, params=[files, _help_flag()], help=meaning, add_help_option=False)
+
+
+def _drop_in() -> click.Command:
+    meaning = "Serve the GPUs of this machine as dcgm-exporter does, with its flags, variables and defaults."
+    program = _command(DROP_IN, _serve, forms=(), meaning=meaning, drop_in=True)
+    program.params.append(_version_flag())
+    return program
+
+
+def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_in: bool = False) -> click.Command:
     def call(config: str | None, form: str = "") -> int:
         context = click.get_current_context()
         forget_empty(os.environ)
@@ -186,6 +222,7 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
             config_path=config,
             parse_spec=_parse_spec,
             more=problems_of(context),
+            drop_in=drop_in,
         )
         return run(settings, form)
 
@@ -198,27 +235,36 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str) -> cl
     )  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     parameters.append(_help_flag())
-    return Command(name, call, parameters=parameters, hidden=idle, names=_COMMANDS, meaning=meaning, epilog=_EPILOG)
+    return Command(
+        name,
+        call,
+        parameters=parameters,
+        hidden=idle,
+        names=() if drop_in else _COMMANDS,
+        meaning=meaning,
+        epilog=_EPILOG,
+        drop_in=drop_in,
+    )
 
 
 def _version_flag() -> click.Parameter:
-    return _telling("--version", lambda _: f"otelgpu {__version__}\n", "Show the version.")
+    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
 
 
 def _help_flag() -> click.Parameter:
     # Not click's own: that one ends in a traceback where stdout takes nothing.
-    return _telling("--help", lambda context: f"{context.get_help()}\n", "Show this message and exit.")
+    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
 
 
-def _telling(flag: str, text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
+def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
     """Make a flag that prints a text instead of running the command."""
 
     def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
         if value:
-            _write(text(context))
+            write(text(context))
             context.exit()
 
-    return click.Option([flag], is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
+    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 def _parse_spec(text: str) -> object:
@@ -233,42 +279,12 @@ def _log(config: Config, *, level: str = "") -> None:
 
     asked_for = config.log.level if "log.level" in config.origins else "warning"
     set_up(level=level or asked_for, form=config.log.format)
+    for remark in config.remarks:
+        logger.log(remark.level, "%s", remark.text)
 
 
 def _source_status(*, up: bool, reason: str) -> int:
     if up:
         return 0
-    _complain(reason)
+    complain(reason)
     return COULD_NOT_START
-
-
-def _width() -> int | None:
-    return get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-
-
-def _write(content: bytes | str) -> None:
-    if sys.stdout is None:  # closed before we began: `otelgpu once >&-`
-        return
-    data = content if isinstance(content, bytes) else content.encode(sys.stdout.encoding, "backslashreplace")
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _give_up_stdout()
-        raise OtelgpuError(f"cannot write to stdout: {error.strerror}") from None
-
-
-def _give_up_stdout() -> None:
-    """Let what is still in the buffer go nowhere: Python writes it at the end, and a failure there is status 120."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(*problems: str) -> None:
-    if sys.stderr is None:  # print would take stdout instead
-        return
-    with suppress(OSError):  # nobody listens; the exit status still tells
-        for problem in problems:
-            print(f"otelgpu: {one_line(problem)}", file=sys.stderr)

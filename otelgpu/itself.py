@@ -20,6 +20,7 @@ from pathlib import Path
 import opentelemetry.sdk.version
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from otelgpu.config import Config
 from otelgpu.fields import Field
 from otelgpu.instruments import Pinned
 from otelgpu.model import Device, DeviceUse, Snapshot
@@ -159,6 +160,16 @@ def _create_use_instruments(meter: Meter, pinned: Pinned) -> None:
 
 def _instance(device: Device) -> dict[str, str]:
     return {} if device.instance_id is None else {"GPU_I_ID": str(device.instance_id)}
+
+
+def create_settings_instruments(meter: Meter, config: Config) -> None:
+    """Register what is said about the settings, where there is something to say."""
+    if config.counters or config.skipped_rows:
+        meter.create_observable_gauge(
+            "otelgpu.config.skipped_rows",
+            callbacks=[lambda _: [Observation(config.skipped_rows)]],
+            description="Rows of the CSV files that are passed over because they are wrong.",
+        )
 
 
 def _labels(device: Device) -> dict[str, str]:

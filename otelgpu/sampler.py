@@ -21,6 +21,7 @@ from otelgpu.rounds import Rounds
 from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
+from otelgpu.views import View
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class Pace:
 class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
-    *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and
-    *all_seen* is called once, when it was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
+    *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and *all_seen* is called once, when it
+    was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
     it neither blocks nor raises. `start` begins with one sweep.
     """
 
@@ -62,7 +63,7 @@ class Sampler:
         pace: Pace,
         chosen: Callable[[Device], bool] = lambda _: True,
         all_seen: Callable[[], None] = lambda: None,
-        repeat_parent: bool = False,
+        view: View | None = None,
         enter: Enter | None = None,
         seen: Callable[[Snapshot], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,7 +73,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._seen = seen
-        self._assembler = Assembler(wanted, heard=source.heard, repeat_parent=repeat_parent, enter=enter)
+        self._assembler = Assembler(wanted, heard=source.heard, view=view, enter=enter)
         self._limit = Limit(clock)
         self._changed = self._limit.changed
         self._rounds = Rounds(source, self._limit, chosen=chosen, all_seen=all_seen, returned=self._look_again)

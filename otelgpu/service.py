@@ -17,22 +17,22 @@ from functools import partial
 
 from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
 from otelgpu.attribution.choice import attribution_of, create_attribution_instruments
 from otelgpu.config import Config, Otlp
 from otelgpu.errors import StartError
-from otelgpu.export.join import DcgmJoin, SemconvJoin
+from otelgpu.export.join import SemconvJoin
 from otelgpu.export.outlet import EventOutlet, NoEvents, Outlet, WayOut
-from otelgpu.export.page import Format, NoPage, PageReader, PageSource
+from otelgpu.export.page import Format
 from otelgpu.export.resource import full_resource, plain_resource
+from otelgpu.export.setup import page_reader
 from otelgpu.export.status import also_read, create_status_instrument
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments
+from otelgpu.itself import Tally, create_own_instruments, create_settings_instruments
 from otelgpu.model import NOBODY, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.server.application import Site
@@ -42,6 +42,7 @@ from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.views import View
 from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
@@ -86,13 +87,13 @@ class Pipeline:
             pace=Pace(*sampling, expected=config.server.expected_gpus),
             chosen=choice,
             all_seen=choice.complain,
-            repeat_parent=config.mig.parent_values == "repeat",
+            view=View(config.devices, repeat=config.mig.parent_values == "repeat"),
             enter=enter,
             seen=self.events.seen,
         )
         self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
         pinned = Pinned()
-        readers, self.reader = _reader(config, self.fields, pinned, hostname_of(config, environ))
+        readers, self.reader = page_reader(config, self.fields, pinned, hostname_of(config, environ))
         self.pushes = self._pushes(pinned)
         readers += [push.reader for push in self.pushes]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
@@ -100,6 +101,7 @@ class Pipeline:
         self.record_scrape = create_own_instruments(
             meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=enter is not None
         )
+        create_settings_instruments(meter, config)
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
@@ -273,23 +275,3 @@ def serve(
         logging.shutdown()
         os._exit(0)
     return 0
-
-
-def _reader(
-    config: Config, fields: Iterable[Field], pinned: Pinned, hostname: str
-) -> tuple[list[MetricReader], PageSource]:
-    """Build the reader for the page, once as the SDK sees it and once as the server does."""
-    if not config.has_page:
-        return [], NoPage()
-    labels = tuple(config.labels.items())
-    if config.naming == "semconv":
-        from otelgpu.export.semconv import JoinedPrometheusReader  # here: the stock exporter costs memory
-
-        joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
-        return [joined], joined
-    kubernetes = config.kubernetes
-    join = DcgmJoin(
-        config.compat, hostname, labels, old_names=kubernetes.old_names, virtual_gpus=kubernetes.virtual_gpus
-    )
-    plain = PageReader(fields, join, pinned)
-    return [plain], plain

@@ -31,6 +31,7 @@ from otelgpu.model import (
     Used,
 )
 from otelgpu.roster import Roster
+from otelgpu.views import View
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class _Last(NamedTuple):
 
 
 class Assembler:
-    """Puts snapshots together. *wanted* fixes the fields; *repeat_parent* gives a GPU's values to its instances.
+    """Puts snapshots together. *wanted* fixes the fields; *view* says which devices are shown.
 
     *heard* gives what is known of a GPU that does not answer; *enter* is told who uses what, where that is read.
     """
@@ -66,13 +67,13 @@ class Assembler:
         wanted: Iterable[Field],
         *,
         heard: Callable[[Device], Sequence[Reading]],
-        repeat_parent: bool = False,
+        view: View | None = None,
         enter: Enter | None = None,
     ) -> None:
         self.dropped: dict[str, int] = {}
         self._wanted = {field.id: field for field in wanted}
         self._heard = heard
-        self._repeat_parent = repeat_parent
+        self._view = view or View()
         self._enter = enter
         self._health = Health(series_key) if HEALTH in self._wanted else None
         self._roster = Roster()
@@ -120,8 +121,9 @@ class Assembler:
         ]
         for sample in ordered:
             texts: dict[str, list[tuple[Field, str]]] = {}
-            missing.extend(sample.missing)
-            for reading in self._readings(sample):
+            shown = self._view.of(sample)
+            missing.extend(sample.missing if shown is None else shown.missing(sample))
+            for reading in sample.readings if shown is None else shown.readings(sample):
                 field, device, number, attributes = reading
                 first = claimed.setdefault(device.uuid, device)
                 if isinstance(number, str):
@@ -189,18 +191,6 @@ class Assembler:
                 readings = tuple(self._heard(state.device))
                 if readings or self._health is not None:
                     yield Sample(state.device, last.instances, readings)
-
-    def _readings(self, sample: Sample) -> Iterable[Reading]:
-        """Give the readings as they are shown: with *repeat_parent* a GPU's values stand on its instances instead."""
-        if not (self._repeat_parent and sample.instances):
-            return sample.readings
-        shown: list[Reading] = []
-        for reading in sample.readings:
-            if reading.device is not sample.device or isinstance(reading.number, str):
-                shown.append(reading)
-            else:
-                shown.extend(reading._replace(device=instance) for instance in sample.instances)
-        return shown
 
     def _drop(self, field: Field, device: Device, number: float, *, is_glance: bool) -> Missing:
         reason = f"the driver answered {number}, which is not within {field.lowest:g} to {field.highest:g}"

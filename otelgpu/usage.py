@@ -13,8 +13,9 @@ import click
 from otelgpu.config import Flag
 from otelgpu.config.docs import default_text
 from otelgpu.config.given import Problem
-from otelgpu.config.goflags import rewritten
+from otelgpu.config.goflags import as_typed, rewritten
 from otelgpu.config.keys import SETTINGS, Setting
+from otelgpu.config.theirs import ROWS, Row
 from otelgpu.config.words import UnknownWordError, meant, one_of, plain
 
 _FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
@@ -24,7 +25,8 @@ _PROBLEMS = "otelgpu.problems"
 class Command(click.Command):
     """A command that takes every setting as a flag, in groups.
 
-    The flags of *hidden* sections are not shown. *names* are those of all commands.
+    The flags of *hidden* sections are not shown. *names* are those of all commands. With *drop_in* dcgm-exporter's
+    flags are shown too.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Command(click.Command):
         names: Collection[str],
         meaning: str,
         epilog: str,
+        drop_in: bool = False,
     ) -> None:
         flags = [
             _SettingFlag(setting, spelling, hidden=spelling != setting.flags[0] or setting.key.startswith(hidden))
@@ -45,7 +48,12 @@ class Command(click.Command):
         ]
         # So that `parse_args` learns of everything that is not understood, and not only of the first.
         taken = {"allow_extra_args": True, "ignore_unknown_options": True}
-        params = [*parameters, *flags]
+        theirs = [
+            _TheirFlag(row, spelling, hidden=spelling != row.flags[0] or not drop_in)
+            for row in ROWS
+            for spelling in row.flags
+        ]
+        params = [*parameters, *theirs, *flags]
         super().__init__(name, taken, callback=call, params=params, help=meaning, epilog=epilog, add_help_option=False)
         self._names = names
 
@@ -59,13 +67,16 @@ class Command(click.Command):
                 formatter.write_dl(lines)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = list(rewritten(args, {name for one in self.get_params(ctx) for name in one.opts}))
+        typed = args
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        flags = {name for one in options for name in one.opts}
+        args = list(rewritten(typed, flags, {name for one in options if _stands_alone(one) for name in one.opts}))
         try:
             rest = super().parse_args(ctx, args[:])
         except click.BadOptionUsage:  # a flag without its value, which can only be the last one
             _note(ctx, Problem(f"{plain(args[-1])}: expected a value"))
             rest = super().parse_args(ctx, args[:-1])
-        for problem in self._not_understood(ctx.args):
+        for problem in self._not_understood([as_typed(word, typed) for word in ctx.args]):
             _note(ctx, problem)
         return rest
 
@@ -122,14 +133,39 @@ class _SettingFlag(click.Option):
             hidden=hidden,
             metavar=setting.word,
             help=setting.meaning.replace("`", "") + (f" [{default}]" if default else ""),
-            callback=partial(_keep, setting, spelling),
+            callback=partial(_keep, setting.key, spelling),
             **alone,
         )
         self.group = setting.group
+        self.is_switch = setting.is_switch
 
 
-def _keep(setting: Setting, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
-    context.meta.setdefault(_FLAGS, []).extend(Flag(spelling, setting.key, text) for text in texts)
+def _stands_alone(option: click.Option) -> bool:
+    return option.is_flag or (isinstance(option, _SettingFlag | _TheirFlag) and option.is_switch)
+
+
+class _TheirFlag(click.Option):
+    """One spelling of a flag that dcgm-exporter alone has."""
+
+    def __init__(self, row: Row, spelling: str, *, hidden: bool) -> None:
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if row.is_switch else {}
+        meaning = f"{row.answer.value}: {row.why}" if row.why else f"See {SETTINGS[row.key].flags[0]}"
+        super().__init__(
+            [spelling, spelling.strip("-").replace("-", "_")],
+            multiple=True,
+            expose_value=False,
+            hidden=hidden,
+            metavar="true|false" if row.is_switch else "TEXT",
+            help=f"{', '.join(row.flags[1:])}{'; ' if row.flags[1:] else ''}{meaning}.".replace("`", ""),
+            callback=partial(_keep, "", spelling),
+            **alone,
+        )
+        self.is_switch = row.is_switch
+        self.group = "Flags that dcgm-exporter alone has"
+
+
+def _keep(key: str, spelling: str, context: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
+    context.meta.setdefault(_FLAGS, []).extend(Flag(spelling, key, text) for text in texts)
 
 
 def _note(context: click.Context, problem: Problem) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.fakenvml import Counts, Fake, Scenario, library
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 20.0  # seconds: far beyond what anything here takes, short of what a person would wait
 NVML = SourceChoice("nvml")
+OTELGPU = ("-m", "otelgpu")
+DROP_IN = ("-c", "import sys; from otelgpu.__main__ import dcgm_exporter; sys.exit(dcgm_exporter())")
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
@@ -198,11 +200,15 @@ def refused(
 
 
 def command(
-    scenario: Scenario | None, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+    scenario: Scenario | None,
+    folder: Path,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = OTELGPU,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command of otelgpu over the fake driver (*scenario* None: over no driver at all) until it ends."""
     return subprocess.run(
-        [sys.executable, "-m", "otelgpu", *arguments],
+        [sys.executable, *program, *arguments],
         env=_environ(scenario, folder, environ),
         capture_output=True,
         text=True,
@@ -230,11 +236,12 @@ def serving(
     *flags: str,
     environ: Mapping[str, str] | None = None,
     ready: bool = True,
+    program: Sequence[str] = (*OTELGPU, "serve"),
 ) -> Iterator[Served]:
     """Run `otelgpu serve` on a free port over the fake driver (*scenario* None: over no driver at all)."""
     path, counts = folder / "scenario", folder / "counts"
     env = _environ(scenario, folder, environ)
-    command = [sys.executable, "-m", "otelgpu", "serve", *flags]
+    command = [sys.executable, *program, *flags]
     if not any(flag.startswith("--listen") for flag in flags):
         command += ["--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)

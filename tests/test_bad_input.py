@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otelgpu.config.values import parse_pick
+from otelgpu.config.picks import parse_pick
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device, GpuState, Reading, Sample, SourceFacts
 from otelgpu.snapshots import Assembler, Times

@@ -290,8 +290,8 @@ def test_devices_pick_by_index_uuid_or_bus_id(text: str, picked: bool) -> None: 
 
 
 PICK = (
-    "expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id (00000000:8D:00.0); MIG "
-    "instances come with their GPU"
+    "expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id (00000000:8D:00.0); behind "
+    "g: GPUs without their MIG instances, behind i: instances by number"
 )
 TOO_MUCH = "x" * 61
 

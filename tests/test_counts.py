@@ -12,7 +12,7 @@ import pytest
 from otelgpu.config import Sampling, SourceChoice, load
 from otelgpu.config.counting import Counts
 from otelgpu.config.keys import SETTINGS
-from otelgpu.config.settings import Mig
+from otelgpu.config import Mig
 from otelgpu.counts import CLOCK_EVENTS, GRAVE, OTHER, UNDOCUMENTED, Counting, Recent, XidCounts
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device

@@ -16,7 +16,8 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from otelgpu.config.settings import Mig
+from otelgpu.config import Mig
+from otelgpu.config.counters import parse
 from otelgpu.fields import CATALOGUE, find
 from otelgpu.sources.nvml.questions import READABLE
 from otelgpu.sources.nvml.source import BESIDE
@@ -169,15 +170,12 @@ UNUSED = {
     "blank-and-garbage-values.tsv": "a table of values, no page",
     "quadro-rtx-blank-sentinel-2.1.4.prom": "from a manual: two labels of each line, with a blank between",
     "rtx-4090-prometheus-honor-labels-545.29.06.prom": "series as Prometheus has them, without values",
-    LABEL_FIELDS: "a CSV file made two of its numbers labels, which waits for CSV files; its labels are compared below",
+    LABEL_FIELDS: "its one family is a threshold; its labels, two of which are numbers, are compared below",
 }
 
 UNREAD = {  # recorded fields that are not read so far
-    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "read under its newer name; a page with the old one waits for CSV files",
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "an older name; test_counters.py shows it",
 }
-
-# A CSV file says what a family is called; ours will, once CSV files are read.
-TYPES_OF_CSV = {"# TYPE DCGM_FI_DEV_COUNT counter"}
 
 ANSWERS = ("all of the recording", "what NVML knows")
 
@@ -194,7 +192,7 @@ def test_the_same_readings_make_the_same_page(name: str, answers: str, node: Cal
     theirs = _settled(recorded, row, "theirs")
     expected = tuple(each for each in theirs if each.name not in lost)
 
-    running = node(scenario(recorded, without=lost), **_settings(recorded, row))
+    running = node(scenario(recorded, without=lost), **_settings(recorded, row, page.types))
     until(lambda: _xids(running.page()) == sum(int(each.value) for each in expected if each.name == XID_COUNT), "XIDs")
     shown = running.settled_page()
 
@@ -204,7 +202,7 @@ def test_the_same_readings_make_the_same_page(name: str, answers: str, node: Cal
     types = {line for line in page.types if line.split()[2] in names}
     assert theirs, "no line is compared"
     assert [str(each) for each in settled] == [str(each) for each in expected]
-    assert types - TYPES_OF_CSV <= set(shown.splitlines())
+    assert types <= set(shown.splitlines())
 
 
 @pytest.mark.parametrize(("name", "part"), [(name, part) for name, row in PAGES.items() for part in row.beyond])
@@ -236,7 +234,6 @@ def test_a_recording_that_is_not_used_for_want_of_fields_has_none_that_is_read()
         assert not {each.name for each in _recording(name).samples} & READ, name
 
 
-# The recording has two more: CUDA_DRIVER_VERSION and MINOR_NUMBER, numbers that a CSV file made labels.
 @pytest.mark.parametrize(
     "label",
     [
@@ -246,6 +243,8 @@ def test_a_recording_that_is_not_used_for_want_of_fields_has_none_that_is_read()
         "DCGM_FI_DRIVER_VERSION",
         "DCGM_FI_NVML_VERSION",
         "DCGM_FI_DEV_BRAND",
+        "DCGM_FI_CUDA_DRIVER_VERSION",
+        "DCGM_FI_DEV_MINOR_NUMBER",
     ],
 )
 @pytest.mark.usefixtures("recordings")
@@ -261,9 +260,13 @@ def test_label_fields_are_written_as_recorded(label: str, node: Callable[..., No
         brand=14,  # NVML_BRAND_NVIDIA: what nvidia-smi shows of every T4, too
         serial=theirs.label("DCGM_FI_DEV_SERIAL"),
         vbios=theirs.label("DCGM_FI_DEV_VBIOS_VERSION"),
-    )
+        answers={
+            "nvmlDeviceGetMinorNumber": int(theirs.label("DCGM_FI_DEV_MINOR_NUMBER")),
+        },
+    ).but(answers={"nvmlSystemGetCudaDriverVersion_v2": int(theirs.label("DCGM_FI_CUDA_DRIVER_VERSION"))})
+    rows = parse(f"DCGM_FI_DEV_SM_CLOCK, gauge, x\n{label}, label, x\n".encode(), "recorded.csv").rows
 
-    page = node(machine, fields=("DCGM_FI_DEV_SM_CLOCK", label)).page()
+    page = node(machine, fields=("recorded.csv",), counters=tuple(rows)).page()
 
     (ours,) = map(sample, series(page))
     assert ours.label(label) == theirs.label(label) != ""
@@ -290,13 +293,17 @@ def _settled(samples: Samples, row: Row, side: str) -> Samples:
     return samples
 
 
-def _settings(recorded: Iterable[Sample], row: Row) -> dict[str, object]:
-    """The settings under which dcgm-exporter would have written these lines."""
+def _settings(recorded: Iterable[Sample], row: Row, types: Iterable[str]) -> dict[str, object]:
+    """The settings under which dcgm-exporter would have written these lines, its CSV file among them."""
     samples = tuple(recorded)
-    labels = (DRIVER,) if samples[0].label(DRIVER) else ()
+    kinds = {name: find(name).kind.value for name in (each.name for each in samples)}  # type: ignore[union-attr]
+    kinds |= {name: kind for _, _, name, kind in map(str.split, types) if name in kinds}
+    kinds |= {DRIVER: "label"} if samples[0].label(DRIVER) else {}
+    rows = "".join(f"{name}, {kind}, as recorded\n" for name, kind in kinds.items())
     return {
         "compat": "4.8.2",
-        "fields": (*dict.fromkeys(each.name for each in samples), *labels),
+        "fields": ("recorded.csv",),
+        "counters": tuple(parse(rows.encode(), "recorded.csv").rows),
         "hostname": samples[0].label("Hostname") or "none",
         "mig": Mig(parent_values=row.parent_values),
     }

@@ -1,10 +1,12 @@
 """The settings: YAML file, environment and flags, every problem at once and with its place."""
 
 from otelgpu.config.given import Flag
+from otelgpu.config.lesser import Embed, Log, Mig, Simulated
 from otelgpu.config.load import load
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
-from otelgpu.config.settings import Config, Embed, Log, Mig, Otlp, Sampling, Server, Simulated
-from otelgpu.config.values import Address, Pick, SourceChoice, parse_address
+from otelgpu.config.picks import Pick
+from otelgpu.config.settings import Config, Otlp, Sampling, Server
+from otelgpu.config.values import Address, SourceChoice, parse_address
 
 __all__ = [
     "Address",

@@ -22,7 +22,7 @@ _SERVICE_LINK = re.compile(
 
 
 class Flag(NamedTuple):
-    """A flag as it was typed (`--reuse`), the key of its setting, and its text."""
+    """A flag as it was typed (`--reuse`), the key of its setting ("": see theirs.py), and its text."""
 
     spelling: str
     key: str

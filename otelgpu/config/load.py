@@ -1,6 +1,7 @@
 """From texts to a Config: flag over environment over file over OTEL_* over default.
 
-In the environment a variable of ours (OTELGPU_) goes over the one that dcgm-exporter reads.
+Where two spellings meet, ours goes over the one that is dcgm-exporter's alone: `--interval` over `--collect-interval`,
+OTELGPU_SAMPLING_INTERVAL over DCGM_EXPORTER_INTERVAL; but each flag goes over each variable.
 
 Rule 1: every problem of every layer is found before any is reported, also of a value that another one overrides.
 Rule 2: the more explicit layer replaces a value whole; lists and labels are not merged.
@@ -13,6 +14,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from otelgpu.config.files import with_counters
 from otelgpu.config.given import (
     FILE_VARIABLE,
     HEADERS,
@@ -25,9 +27,11 @@ from otelgpu.config.given import (
     from_their_environ,
 )
 from otelgpu.config.keys import Shape
+from otelgpu.config.listed import Remark
 from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config, Otlp
 from otelgpu.config.standard import chosen_exporters, for_logs, from_standard
+from otelgpu.config.theirs import defaults, from_their_flags, from_their_variables
 from otelgpu.config.values import Address, SourceChoice, check_header_text
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
@@ -47,21 +51,26 @@ def load(
     config_path: str | None = None,
     parse_spec: SpecParser | None = None,
     more: Iterable[Problem] = (),
+    drop_in: bool = False,
 ) -> Config:
     """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
-    `parse_spec` judges the SPEC of simulated:SPEC; it raises ValueError with a sentence on what would be right.
+    With `drop_in` the defaults are dcgm-exporter's. `parse_spec` judges the SPEC of simulated:SPEC; it raises
+    ValueError with a sentence on what would be right.
     """
     problems: list[Problem] = []
+    remarks: list[Remark] = []
     standard = chosen_exporters(environ, problems)
     above = (
         _grouped(_from_file(environ, config_path, problems)),
-        _grouped(from_their_environ(environ)),
+        _grouped((*from_their_environ(environ), *from_their_variables(environ, problems, remarks))),
         _grouped(from_environ(environ, problems)),
-        _grouped(from_flags(flags)),
+        _grouped(from_their_flags(flags, problems, remarks)),
+        _grouped(from_flags(flag for flag in flags if flag.key)),
     )
-    layers = (_grouped(from_standard(environ, standard, problems)), *above)
+    below = _grouped(defaults() if drop_in else ())
+    layers = (below, _grouped(from_standard(environ, standard, problems)), *above)
     values, chosen = _settled(layers, problems, parse_spec)
     config = replace(
         _with_logs(_built(values, chosen), _grouped(for_logs(environ, standard, problems)), above, problems),
@@ -69,16 +78,18 @@ def load(
         log_exporters=standard.log_exporters,
         disabled=standard.disabled,
         description=standard.description,
+        remarks=tuple(remarks),
     )
     problems += _contradictions(config, chosen)
+    config = with_counters(config, chosen.get("fields", ()), problems)
     problems += from_sdk(environ)
     problems += more
     if problems:
-        raise ConfigError(_finished(problems))
+        raise ConfigError(finished(problems))
     return config
 
 
-def _finished(problems: Iterable[Problem]) -> list[str]:
+def finished(problems: Iterable[Problem]) -> list[str]:
     """Put problems in order, each once. What may have been meant is looked for where few enough words are unknown.
 
     Somebody who wrote the fields of another program, a thousand of them, needs no thousand guesses and is not to wait.

@@ -13,17 +13,18 @@ from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
 from otelgpu.config.counting import Counts
+from otelgpu.config.lesser import Embed, Log, Mig, Simulated
+from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
+from otelgpu.config.picks import Pick, parse_pick, split_devices
 from otelgpu.config.values import (
     Address,
-    Pick,
     SourceChoice,
     check_header_name,
     check_label_name,
     parse_address,
     parse_endpoint,
     parse_field_name,
-    parse_pick,
     parse_source,
 )
 
@@ -64,7 +65,7 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("Nobody waits longer than this for the driver.", flag="--deadline"),
     ] = 2.0
     interval: Annotated[
-        Annotated[float, Meta(ge=0.1, le=300)] | None,
+        Annotated[float, Meta(ge=0.1, le=3600)] | None,
         _about("Ask the driver at this pace; `null`: only when somebody looks.", flag="--interval"),
     ] = None
     expire: Annotated[
@@ -84,23 +85,6 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def expire_after(self) -> float:
         """The age at which a reading is no longer shown, with the default worked out."""
         return self.expire if self.expire is not None else max(10.0, 3 * (self.interval or 0.0))
-
-
-class Mig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How MIG instances are shown."""
-
-    parent_values: Annotated[
-        Literal["once", "repeat"],
-        _about("Values that only the whole GPU has: `once` on the GPU, or `repeat` on each of its MIG instances."),
-    ] = "once"
-
-
-class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The simulated node."""
-
-    seed: Annotated[
-        int, Meta(ge=0, le=2**63 - 1), _about("The simulated node behaves the same for the same number.")
-    ] = 0
 
 
 class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,33 +158,6 @@ class Otlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 64 << 20
 
 
-class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """otelgpu inside another process; `otelgpu serve` has no use for these."""
-
-    only_visible: Annotated[
-        bool,
-        _about("Only the GPUs and MIG instances of `CUDA_VISIBLE_DEVICES`, else of `NVIDIA_VISIBLE_DEVICES`."),
-    ] = False
-    only_process: Annotated[
-        bool,
-        _about("Only what this process and its children use of each GPU: memory and multiprocessors."),
-    ] = False
-    once: Annotated[
-        bool | None,
-        _about("One process of a user on this host reports for all; `null`: under `opentelemetry-instrument` only."),
-    ] = None
-
-
-class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is logged on stderr, and how."""
-
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        _about("The least important messages that are logged: `debug`, `info`, `warning` or `error`."),
-    ] = "info"
-    format: Annotated[Literal["text", "json"], _about("Log lines as `text` or `json`.")] = "text"
-
-
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is read, and how it is named.
 
@@ -219,12 +176,27 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fields: Annotated[
         tuple[str, ...],
         _about(
-            "Fields to read: names, and the words `default`, `all` and `none`.", word="NAMES", parse=parse_field_name
+            "Fields to read: names or ids, groups (`device`, `profiling`, ...), the words `default`, `all` and `none`, "
+            "and CSV files as dcgm-exporter's: whatever has a `/` in it or ends in `.csv`.",
+            word="NAMES",
+            parse=parse_field_name,
         ),
     ] = ("default",)
+    lenient: Annotated[
+        bool,
+        _about("Pass over rows of a CSV file that are wrong, with a warning and a count, instead of refusing them."),
+    ] = False
     devices: Annotated[
         tuple[Pick, ...],
-        _about("GPUs to read: `all`, indexes (`0`, `2-5`), UUIDs or PCI bus ids.", word="DEVICES", parse=parse_pick),
+        _about(
+            "GPUs to read: `all`, indexes (`0`, `2-5`), UUIDs or PCI bus ids; as dcgm-exporter also `f`, `g:0,2-5` "
+            "(without MIG instances), `i:0-6` (instances alone) and `g+i`.",
+            letter="-d",
+            variable="DCGM_EXPORTER_DEVICES_STR",
+            word="DEVICES",
+            parse=parse_pick,
+            split=split_devices,
+        ),
     ] = (Pick.all(),)
     naming: Annotated[
         Literal["dcgm", "semconv"],
@@ -241,6 +213,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             word="NAME",
         ),
     ] = ""
+    replace_blanks_in_model_name: Annotated[
+        bool,
+        _about(
+            "`modelName` with `-` where the name of the model has blanks.",
+            letter="--rbmn",
+            variable="DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME",
+        ),
+    ] = False
     labels: Annotated[
         Mapping[str, str],
         _about(
@@ -270,6 +250,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logs: Otlp | None = None
     disabled: bool = False
     description: str = ""
+
+    # And what the CSV files in `fields` hold, how many of their rows are passed over, and what is to be logged once.
+    counters: tuple[Counter, ...] = ()
+    skipped_rows: int = 0
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def has_page(self) -> bool:

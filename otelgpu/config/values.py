@@ -9,7 +9,7 @@ import re
 import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit
 
 from otelgpu.config.words import UnknownWordError
@@ -21,7 +21,6 @@ _LONGEST_LABEL = 63  # characters between the dots of a host name; socket.getadd
 _LONGEST_PORT = 5
 _HIGHEST_PORT = 65535
 _LONGEST_UNIX_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
-_LARGEST_INDEX = 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,87 +85,35 @@ def parse_source(text: str) -> SourceChoice:
             raise ValueError("expected auto, nvml, simulated or simulated:SPEC (such as simulated:8xh100)")
 
 
-_PICK = (
-    "expected all, an index (0), a range (2-5), a GPU's UUID (GPU-...) or a PCI bus id (00000000:8D:00.0); MIG "
-    "instances come with their GPU"
-)
-_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-_UUID = re.compile(r"GPU-[0-9A-Za-z/-]+", re.IGNORECASE | re.ASCII)
-_PCI = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE | re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """One entry of `devices`: every GPU, a range of indexes, a UUID or a PCI bus id (the one that is set)."""
-
-    text: str
-    indexes: range | None = None
-    uuid: str = ""  # in small letters
-    pci_bus_id: str = ""  # in full and in small letters: 00000000:8d:00.0
-
-    def __str__(self) -> str:
-        return self.text
-
-    def matches(self, *, index: int, uuid: str, pci_bus_id: str) -> bool:
-        """Whether this entry picks the device with this index, UUID and PCI bus id."""
-        if self.indexes is not None:
-            return index in self.indexes
-        if self.uuid:
-            return self.uuid == uuid.lower()
-        return not self.pci_bus_id or self.pci_bus_id == full_pci_bus_id(pci_bus_id)
-
-    @classmethod
-    def all(cls) -> Self:
-        """Pick every device."""
-        return cls("all")
-
-
-def parse_pick(text: str) -> Pick:
-    """Read one entry of `devices`."""
-    if text.lower() == "all":
-        return Pick.all()
-    if match := _RANGE.fullmatch(text):
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise ValueError(f"a range goes up; did you mean {last}-{first}?")
-        if last > _LARGEST_INDEX:
-            raise ValueError(f"an index is 0 to {_LARGEST_INDEX}")
-        return Pick(text, indexes=range(first, last + 1))
-    if _UUID.fullmatch(text):
-        return Pick(text, uuid=text.lower())
-    if pci := full_pci_bus_id(text):
-        return Pick(text, pci_bus_id=pci)
-    raise ValueError(_PICK)
-
-
-def full_pci_bus_id(text: str) -> str:
-    """Spell a PCI bus id in full and in small letters (8D:00.0 is 00000000:8d:00.0); "" for anything else."""
-    match = _PCI.fullmatch(text)
-    return f"{(match[1] or '').rjust(8, '0')}:{match[2]}".lower() if match else ""
-
-
 FIELD_WORDS = ("default", "all", "none")
+CSV = ".csv"
 _LONGEST_FIELD_NAME = 200
 _FIELDS_ARE_LISTED = "; `otelgpu fields` lists them"
 
 
 def parse_field_name(text: str) -> str:
-    """Check a name in `fields` against the catalogue; the words default, all and none pass as they are."""
-    if text in FIELD_WORDS:
+    """Check a name in `fields` against the catalogue; the words and the names of files pass as they are."""
+    if text in FIELD_WORDS or is_file(text):
         return text
-    from otelgpu.fields import find  # here, because the words alone need no catalogue
+    from otelgpu.fields import GROUPS, find  # here, because the words alone need no catalogue
 
-    if len(text) <= _LONGEST_FIELD_NAME and find(text) is not None:
+    if len(text) <= _LONGEST_FIELD_NAME and (text in GROUPS or find(text) is not None):
         return text
-    raise UnknownWordError("no such field", partial(_near_field, text), otherwise=_FIELDS_ARE_LISTED)
+    raise UnknownWordError("no such field", partial(near_field, text), otherwise=_FIELDS_ARE_LISTED)
 
 
-def _near_field(text: str) -> str:
-    from otelgpu.fields import suggest
+def is_file(text: str) -> bool:
+    """Whether an entry of `fields` names a CSV file: it has a slash in it, or ends in .csv."""
+    return "/" in text or text.lower().endswith(CSV)
 
-    if len(text) > _LONGEST_FIELD_NAME:
+
+def near_field(text: str) -> str:
+    """Finish a message about an unknown field."""
+    from otelgpu.fields import GROUPS, suggest
+
+    if not 0 < len(text) <= _LONGEST_FIELD_NAME:
         return _FIELDS_ARE_LISTED
-    near = text.lower() if text.lower() in FIELD_WORDS else suggest(text)
+    near = text.lower() if text.lower() in (*FIELD_WORDS, *GROUPS) else suggest(text)
     return f"; did you mean {near}?" if near else _FIELDS_ARE_LISTED
 
 
@@ -182,7 +129,7 @@ OWN_LABELS = frozenset(
         *("error_type", "network_io_direction"),  # in semconv naming they tell series of one family apart
     )
 )
-OWN_PREFIXES = ("DCGM_", "hw_", "k8s_", "otel_scope_", "dra_")
+OWN_PREFIXES = ("DCGM_", "dcgm_", "hw_", "k8s_", "otel_scope_", "dra_")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 

@@ -21,6 +21,7 @@ from otelgpu.model import Device, Snapshot
 from otelgpu.sampler import Pace, Sampler
 from otelgpu.sources import Source
 from otelgpu.sources.choice import Choice, make_source, warn_unreadable
+from otelgpu.views import View
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Engine:
             (*self._fields, *self._also),
             pace=Pace(config.sampling.reuse, config.sampling.deadline, insists=False),
             chosen=is_chosen,
-            repeat_parent=config.mig.parent_values == "repeat",
+            view=View(config.devices, repeat=config.mig.parent_values == "repeat"),
         )
 
     def _source(self) -> Source:

@@ -91,6 +91,7 @@ def _fields(config: Config) -> tuple[Field, ...]:
     if config.embed.only_process:
         return PROCESS_FIELDS
     named = {field.id for name in config.fields if (field := find(name)) is not None}
+    named |= {row.field for row in config.counters}
     is_all = "all" in config.fields
     return tuple(
         field

@@ -7,6 +7,7 @@ Rule 3: a value stands under an owner's name only when the device is that owner'
         The copies of dcgm-exporter are made for those who ask for them, and for jobs.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -67,6 +68,19 @@ def scaled(shape: Shape) -> Callable[[int | float], int | float]:
     return whole
 
 
+def shape_named(item: Field, name: str) -> Shape:
+    """Return the shape that goes with a name that somebody wrote."""
+    return item.dcgm49 if name == item.dcgm49.name else item.dcgm
+
+
+def written(shape: Shape) -> Callable[[int | float], str]:
+    """Return the function from the driver's number to its text on the dcgm page."""
+    number = scaled(shape)
+    if shape.number is Number.DOUBLE:
+        return lambda value: "%f" % number(value)  # noqa: UP031 - C's %f is the format's definition
+    return lambda value: str(number(value))
+
+
 PEER = "peer_uuid"  # the label of a series that names another GPU
 
 # Labels of a series that have a name of their own in OpenTelemetry's scheme, or ("") none: they say the value in words.
@@ -124,10 +138,17 @@ class DcgmJoin:
     labels: Attributes = ()
     old_names: bool = False
     virtual_gpus: bool = False
+    model_dashes: bool = False  # "-" for the blanks in a model's name
+    # Of label rows, by field id, where a CSV file says another one.
+    label_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def shape(self, field: Field) -> Shape:
         """Return the field's shape in this generation."""
         return field.dcgm49 if self.compat == "4.9" else field.dcgm
+
+    def label_name(self, field: Field) -> str:
+        """Return the name of a field that is shown as a label."""
+        return self.label_names.get(field.id) or self.shape(field).name
 
     def label_pairs(
         self, series: Series, snapshot: Snapshot, more: Attributes = (), copy: Copy = NO_COPIES[0]
@@ -139,13 +160,13 @@ class DcgmJoin:
             ("uuid" if self.old_names else "UUID", device.gpu_uuid),
             ("pci_bus_id", device.pci_bus_id),
             ("device", f"nvidia{device.index}"),
-            ("modelName", device.model),
+            ("modelName", "-".join(device.model.split()) if self.model_dashes else device.model),
         ]
         if device.instance_id is not None:
             pairs += [("GPU_I_PROFILE", device.profile), ("GPU_I_ID", str(device.instance_id))]
         if self.hostname:
             pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
-        rows = [(self.shape(field).name, text) for field, text in snapshot.labels.get(device.uuid, ())]
+        rows = [(self.label_name(field), text) for field, text in snapshot.labels.get(device.uuid, ())]
         rows += [*self.labels, *copy.labels]
         return pairs + sorted(rows) + sorted([*_peer(series, snapshot), *series.attributes, *more, *copy.attributes])
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
+from otelgpu.config.listed import Counter
 from otelgpu.export.join import DcgmJoin
 from otelgpu.export.text import TextPage
 from otelgpu.fields import Field
@@ -51,11 +52,13 @@ class NoPage:
 class PageReader(MetricReader):
     """Writes dcgm-exporter's page from what the SDK collects."""
 
-    def __init__(self, fields: Iterable[Field], join: DcgmJoin, pinned: Pinned) -> None:
+    def __init__(
+        self, fields: Iterable[Field], join: DcgmJoin, pinned: Pinned, counters: Iterable[Counter] = ()
+    ) -> None:
         super().__init__(cardinality_limits=dict(CARDINALITY_LIMITS))
         self._lock = threading.Lock()
         self._pinned = pinned
-        self._text = TextPage(fields, join)
+        self._text = TextPage(fields, join, counters)
         self._collected: MetricsData | None = None
 
     def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:

@@ -2,7 +2,9 @@
 
 Rule 1: a page is lines of prefix + number; a prefix (name and labels, escaped) is made once per series and kept.
 Rule 2: families come in the order of DCGM's field ids, as dcgm-exporter prints them, then otelgpu's own by name.
-Rule 3: a family without a sample is not on the page, and each family is on it once.
+Rule 3: what a CSV file says of a field (its name, type and help) goes over what the catalogue says. The name tells
+        the unit: a name of 4.9 is shown in the units of 4.9, under any `compat`.
+Rule 4: a family without a sample is not on the page, and each family is on it once.
 """
 
 import dataclasses
@@ -19,9 +21,11 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from otelgpu.export.join import VALUE_LABELS, DcgmJoin, scaled
+from otelgpu.config.listed import LABEL, Counter
+from otelgpu.export.join import VALUE_LABELS, Copy, DcgmJoin, shape_named, written
+from otelgpu.export.numberlabels import NumberLabels
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
-from otelgpu.fields import Field, Number, help_in, kind_in
+from otelgpu.fields import Field, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
 
@@ -48,7 +52,7 @@ class _Family:
     help: str
     render: Callable[[int | float], str]
     prefixes: dict[object, list[str]] = dataclasses.field(default_factory=dict)
-    identity: Identity | None = None
+    identity: tuple[Identity, int] | None = None
 
 
 def labelled(pairs: Iterable[tuple[str, str]]) -> str:
@@ -66,9 +70,20 @@ def page_name(name: str, unit: str, *, is_total: bool) -> str:
 class TextPage:
     """Writes pages in dcgm-exporter's manner. Not thread-safe: its reader's lock guards it."""
 
-    def __init__(self, fields: Iterable[Field], join: DcgmJoin) -> None:
+    def __init__(self, fields: Iterable[Field], join: DcgmJoin, counters: Iterable[Counter] = ()) -> None:
         self._join = join
-        self._families = {item.name.lower(): self._family(item) for item in fields if item.is_numeric}
+        rows: dict[int, list[Counter | None]] = {}
+        for row in counters:
+            rows.setdefault(row.field, []).append(row)
+        numeric = [item for item in fields if item.is_numeric]
+        self._families = {
+            item.name.lower(): [
+                self._family(item, row) for row in rows.get(item.id, [None]) if row is None or row.kind != LABEL
+            ]
+            for item in numeric
+        }
+        as_labels = [item for item in numeric for row in rows.get(item.id, ()) if row and row.kind == LABEL]
+        self._number_labels = NumberLabels(as_labels, join)
         self._use_lines: UseLines | None = None  # made with the first use there is: it costs memory
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
         self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
@@ -90,16 +105,15 @@ class TextPage:
         found: list[tuple[int, _Family, Sequence[NumberDataPoint]]] = []
         own: list[Block] = []
         for metric in _metrics(metrics):
-            family = self._families.get(metric.name)
-            if family is None:
+            families = self._families.get(metric.name)
+            if families is None:
                 if metric.name.startswith(OWN):  # hw.status has no name on dcgm-exporter's page
                     own.append((metric.name, _own_block(metric, openmetrics=openmetrics)))
             elif snapshot is not None:
-                found.append((family.field.id, family, metric.data.data_points))  # type: ignore[arg-type]
+                found += [(family.field.id, family, metric.data.data_points) for family in families]  # type: ignore[misc]
         lines: list[str] = []
         if snapshot is not None:
-            for _, family, points in sorted(found, key=lambda entry: entry[0]):
-                self._write_family(lines, family, points, snapshot, owners, openmetrics=openmetrics)
+            self._write_families(lines, found, snapshot, owners, openmetrics=openmetrics)
             own.extend(self._owner_blocks(snapshot, owners))
             if shown:
                 own.extend(self._state_blocks(snapshot, owners))
@@ -111,21 +125,26 @@ class TextPage:
         lines.append("")
         return "\n".join(lines).encode("utf-8", errors="replace")
 
-    def _family(self, item: Field) -> _Family:
-        shape = self._join.shape(item)
-        number = scaled(shape)
-        if shape.number is Number.DOUBLE:
-
-            def render(value: float) -> str:
-                return "%f" % number(value)  # noqa: UP031 - C's %f is the format's definition
-
+    def _family(self, item: Field, row: Counter | None) -> _Family:
+        shape = self._join.shape(item) if row is None or not row.name else shape_named(item, row.name)
+        if row is None:
+            name, kind, text = shape.name, kind_in(item, shape).value, help_in(item, shape)
         else:
+            name, kind, text = row.name or shape.name, row.kind, row.help
+        return _Family(item, name, kind, text.translate(_HELP_ESCAPES), written(shape))
 
-            def render(value: float) -> str:
-                return str(number(value))
-
-        text = help_in(item, shape).translate(_HELP_ESCAPES)
-        return _Family(item, shape.name, kind_in(item, shape).value, text, render)
+    def _write_families(
+        self,
+        lines: list[str],
+        found: Iterable[tuple[int, _Family, Sequence[NumberDataPoint]]],
+        snapshot: Snapshot,
+        owners: Owners,
+        *,
+        openmetrics: bool,
+    ) -> None:
+        self._number_labels.take(snapshot)
+        for _, family, points in sorted(found, key=lambda entry: entry[0]):
+            self._write_family(lines, family, points, snapshot, owners, openmetrics=openmetrics)
 
     def _write_family(
         self,
@@ -137,10 +156,10 @@ class TextPage:
         *,
         openmetrics: bool,
     ) -> None:
-        kind = "unknown" if openmetrics and family.kind == "counter" else family.kind
+        kind = "unknown" if openmetrics and family.kind != "gauge" else family.kind
         lines.append(f"# HELP {family.name} {family.help}")
         lines.append(f"# TYPE {family.name} {kind}")
-        identity = (snapshot.identity, owners.identity)
+        identity = ((snapshot.identity, owners.identity), self._number_labels.revision)
         if family.identity != identity:
             family.prefixes.clear()
             family.identity = identity
@@ -164,9 +183,10 @@ class TextPage:
     def _prefixes(
         self, family: _Family, series: Series, snapshot: Snapshot, owners: Owners, *, more: Attributes
     ) -> list[str]:
+        numbers = self._number_labels.of(series.device)
         return [
-            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, copy))} "
-            for copy in self._join.copies(family.field, series, owners)
+            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, Copy(owned, texts + numbers)))} "
+            for owned, texts in self._join.copies(family.field, series, owners)
         ]
 
     def _owner_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:

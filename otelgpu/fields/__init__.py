@@ -1,6 +1,6 @@
 """WHAT can be read: the catalogue of fields."""
 
-from otelgpu.fields.catalogue import CATALOGUE
+from otelgpu.fields.catalogue import CATALOGUE, GROUPS
 from otelgpu.fields.names import find, suggest
 from otelgpu.fields.row import Field, Kind, Level, Number, Shape
 from otelgpu.fields.showing import UP_DOWN, help_in, kind_in
@@ -11,6 +11,7 @@ LABEL_FIELDS: tuple[Field, ...] = tuple(field for field in CATALOGUE.values() if
 __all__ = [
     "CATALOGUE",
     "DEFAULT_FIELDS",
+    "GROUPS",
     "LABEL_FIELDS",
     "UP_DOWN",
     "Field",

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from otelgpu.config import Config
+from otelgpu.config.values import is_file
 from otelgpu.counts import Counting
 from otelgpu.errors import ConfigError
 from otelgpu.events import Told, unheard
-from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, Field, find
+from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, GROUPS, Field, find
 from otelgpu.model import Device, Enter
 from otelgpu.sources import Source
 
@@ -32,11 +33,14 @@ def wanted_fields(config: Config) -> list[Field]:
                 wanted |= {FB_TOTAL: CATALOGUE[FB_TOTAL]}  # dcgm-exporter switches it on from 4.9
         elif name == "all":
             wanted |= CATALOGUE
-        elif name != "none":
+        elif name in GROUPS:
+            wanted |= {field.id: field for field in GROUPS[name]}
+        elif name != "none" and not is_file(name):
             field = find(name)
             if field is None:
                 raise ConfigError([f"{config.origin('fields')}: fields: {name}: no such field"])
             wanted[field.id] = field
+    wanted |= {row.field: field for row in config.counters if (field := find(row.spelling)) is not None}
     return [wanted[id_] for id_ in sorted(wanted)]
 
 
@@ -119,7 +123,7 @@ class Choice:
         """Log each entry that no GPU matches; called when all have been seen once."""
         for place, pick in enumerate(self._config.devices):
             if pick in self._idle:
-                logger.warning("%s: devices: no GPU here matches %s", self._config.origin("devices", place), pick)
+                logger.error("%s: devices: no GPU here matches %s", self._config.origin("devices", place), pick)
 
 
 def warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:

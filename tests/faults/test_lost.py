@@ -157,7 +157,7 @@ def test_faults_are_logged_when_they_begin_and_end(node: Start, caplog: pytest.L
 
 def test_the_choice_of_gpus_stays_with_the_gpu(node: Start) -> None:
     """`--devices 1` means the GPU that was number 1, also when another moves up into its place."""
-    from otelgpu.config.values import parse_pick
+    from otelgpu.config.picks import parse_pick
 
     running = node(FOUR, fields=FEW, devices=(parse_pick("1"),))
     assert check_truth(running.page()) == {NAMES[1]}

@@ -21,3 +21,6 @@ _TABLES = (identity, device, nvlink, vgpu, nvswitch, profiling, host, exporter)
 CATALOGUE: Mapping[int, Field] = MappingProxyType(
     {field.id: field for field in sorted((field for table in _TABLES for field in table.ROWS), key=lambda f: f.id)}
 )
+GROUPS: Mapping[str, tuple[Field, ...]] = MappingProxyType(
+    {table.__name__.rpartition(".")[2]: tuple(table.ROWS) for table in _TABLES}
+)

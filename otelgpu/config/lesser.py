@@ -1,0 +1,55 @@
+"""The settings of MIG instances, the simulated node, embedding and the log. See settings.py for the rules."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from otelgpu.config.about import about
+
+
+class Mig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How MIG instances are shown."""
+
+    parent_values: Annotated[
+        Literal["once", "repeat"],
+        about("Values that only the whole GPU has: `once` on the GPU, or `repeat` on each of its MIG instances."),
+    ] = "once"
+
+
+class Simulated(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The simulated node."""
+
+    seed: Annotated[
+        int,
+        Meta(ge=0, le=2**63 - 1),
+        about("The simulated node behaves the same for the same number."),
+    ] = 0
+
+
+class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """otelgpu inside another process; `otelgpu serve` has no use for these."""
+
+    only_visible: Annotated[
+        bool,
+        about("Only the GPUs and MIG instances of `CUDA_VISIBLE_DEVICES`, else of `NVIDIA_VISIBLE_DEVICES`."),
+    ] = False
+    only_process: Annotated[
+        bool,
+        about("Only what this process and its children use of each GPU: memory and multiprocessors."),
+    ] = False
+    once: Annotated[
+        bool | None,
+        about("One process of a user on this host reports for all; `null`: under `opentelemetry-instrument` only."),
+    ] = None
+
+
+class Log(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is logged on stderr, and how."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        about("The least important messages that are logged: `debug`, `info`, `warning` or `error`."),
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"], about("Log lines as `text` or `json`.", variable="DCGM_EXPORTER_LOG_FORMAT")
+    ] = "text"
