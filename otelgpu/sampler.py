@@ -51,8 +51,7 @@ class Sampler:
     """Sweeps over all GPUs of one source, on demand or at a pace, and keeps the last snapshot.
 
     *wanted* are the fields asked for; *chosen* says which GPUs are looked at, and *all_seen* is called once, when it
-    was asked about every GPU. *seen* hears of every sweep in the sampler's thread:
-    it neither blocks nor raises. `start` begins with one sweep.
+    was asked about every GPU. *seen* hears of every sweep in the sampler's thread: it neither blocks nor raises.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
