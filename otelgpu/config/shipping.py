@@ -82,7 +82,11 @@ NVLink
 Profiling
 fi_prof_gr_engine_active #fi_prof_sm_active #fi_prof_sm_occupancy fi_prof_pipe_tensor_active fi_prof_dram_active
 """
-_KINDS = {"dcgm_fi_prof_pcie_tx_bytes": "counter", "dcgm_fi_prof_pcie_rx_bytes": "counter"}
+_EXPORTERS_OWN = ("CLOCK_EVENTS_COUNT", "XID_ERRORS_COUNT", "GPU_HEALTH_STATUS", "P2P_STATUS")
+_KINDS = dict.fromkeys(
+    ("dcgm_fi_prof_pcie_tx_bytes", "dcgm_fi_prof_pcie_rx_bytes", *(f"DCGM_EXP_{name}" for name in _EXPORTERS_OWN)),
+    "counter",
+)
 _HEAD = """\
 # Fields of dcgm-exporter {what}, for `otelgpu --fields FILE` or `dcgm-exporter -f FILE`.
 # A row is NAME, TYPE, HELP. Take the # away in front of a row to switch it on. See `otelgpu check FILE`.
