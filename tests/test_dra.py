@@ -176,6 +176,22 @@ def test_only_the_newest_generation_of_a_pool_counts(watched: Starter, api: ApiS
     assert started.owners() == [("0", "", "a"), ("1", "", "b")]
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_name_that_two_slices_give_to_different_gpus_means_none(
+    watched: Starter, api: ApiServer, names: tuple[str, str]
+) -> None:
+    """Which of them is meant nobody can tell, and least of all the order of the list; what is said twice is sure."""
+    twice = gpu_device("gpu-1", GPU_1)
+    api.put(
+        slice_object(names[0], gpu_device("gpu-0", GPU_0), twice),
+        slice_object(names[1], gpu_device("gpu-0", GPU_1), twice),
+        path="slices",
+    )
+    started = watched(claiming("x", "gpu-0"), claiming("y", "gpu-1"), **DRA)
+
+    assert started.owners() == [("1", "", "y")]
+
+
 def test_other_nodes_and_drivers_are_left_alone(watched: Starter, api: ApiServer) -> None:
     """Names of devices are the same on every node."""
     api.put(

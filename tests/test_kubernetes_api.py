@@ -436,6 +436,21 @@ def test_a_long_list_is_read_in_pages(watched: Starter, api: ApiServer) -> None:
     assert {asked.query["limit"] for asked in lists} == {"250"}
 
 
+def test_a_list_without_an_end_is_given_up(
+    watched: Starter, api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever promises more with every page would have the memory grow for ever, and no pod would be known."""
+    monkeypatch.setattr(mirror, "MOST_PAGES", 3)
+    api.page = 1
+    api.put(*(pod_object(f"pod-{i}") for i in range(4)))
+    started = watched(pod("pod-0", GPU_0), **UIDS)
+
+    assert started.uids() == {"pod-0": "-"}
+    assert started.up() == 0
+    assert "the API server's list has more than 3 pages" in caplog.text
+    assert max(int(asked.query.get("continue", "0").partition(":")[0]) for asked in api.requests()) < 3
+
+
 def test_five_hundred_big_pods_are_read(watched: Starter, api: ApiServer) -> None:
     """Pods carry annotations and fields of managers by the kilobyte, also in their metadata."""
     for i in range(500):
@@ -714,6 +729,20 @@ def test_many_new_pods_are_listed_at_once(watched: Starter, api: ApiServer, kube
     until(lambda: [who for _, _, who in started.owners()] == ["pod-7"], "the owner")
     assert kubelet.asked > asked
     assert len(kubelet.got) <= 16
+
+
+def test_a_gpu_that_was_given_on_is_not_told_of_both(watched: Starter, api: ApiServer, kubelet: Kubelet) -> None:
+    """The pod before has ended and is still there, so nothing told of its end; the GPU would pass for shared."""
+    kubelet.get = Get.THERE
+    api.put(pod_object("ended"), pod_object("other"))
+    started = watched(pod("ended", GPU_0), pod("other", GPU_1), **UIDS)
+    api.is_watched()
+    kubelet.pods = [pod("new", GPU_0), pod("other", GPU_1)]
+    api.put(pod_object("new"))
+    until(lambda: "new" in kubelet.got, "the question")
+    until(lambda: started.owners() != [("0", "", "ended"), ("1", "", "other")], "the new pod")
+
+    assert started.owners() == [("0", "", "new"), ("1", "", "other")]
 
 
 def test_a_kubelet_that_hangs_is_not_waited_for_pod_by_pod(kubelet: Kubelet) -> None:

@@ -309,6 +309,15 @@ PATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("unit=user@1000.service",),
     ),
     "a container that plays pod": (f"{pod_path(1, 7)}/kubepods/pod{uid(2)}/{container_id(8)}", pod_label(1)),
+    "a job that plays pod": (f"{job_path(42)}/kubepods/pod{uid(2)}/{container_id(8)}", ("hpc_job=42",)),
+    "a job that plays lines": (
+        f"{job_path(42)}/x\x0c0::/kubepods/pod{uid(2)}/{container_id(8)}",
+        ("hpc_job=42",),
+    ),
+    "a pod that plays lines": (
+        f"/kubepods/pod{uid(1)}/x\u20280::/kubepods/pod{uid(2)}/{container_id(8)}",
+        pod_label(1),
+    ),
     "none of these": ("/init.slice", ("owner=unattributed",)),
     "the root": ("/", ("owner=unattributed",)),
 }

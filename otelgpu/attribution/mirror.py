@@ -23,6 +23,7 @@ from otelgpu.attribution.apiserver import GONE, Api, ApiError
 logger = logging.getLogger(__name__)
 
 PAGE = "250"  # objects of one page of a list
+MOST_PAGES = 1000  # of one list: a quarter of a million objects, more than any cluster has
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 _LASTED = 5.0  # seconds after which a watch that ends without an event was a watch all the same
 _MOST_SHORT = 5  # watches in a row that may end without having been one
@@ -178,7 +179,7 @@ class Mirror(Generic[Key, Item]):
         path = self._listing.path(self._api)
         query = self._listing.query() | {"limit": PAGE}
         found: dict[Key, Item] = {}
-        while True:
+        for _ in range(MOST_PAGES):
             page = decoded(self._api.get(path, query, accept=self._listing.accept_list), List)
             for raw in page.items or ():
                 key, item = self._read(raw)
@@ -186,6 +187,8 @@ class Mirror(Generic[Key, Item]):
             if not page.metadata.rest:
                 break
             query["continue"] = page.metadata.rest
+        else:
+            raise ApiError(f"the API server's list has more than {MOST_PAGES} pages")
         self._path = path
         self._replace(found)
         self._heard()

@@ -180,7 +180,9 @@ class Pods:
                     continue  # it does not know the pod (yet); the next list tells
                 self._can_get = not error.lacks
                 return False
-            others = (other for other in self._table if (other.namespace, other.pod) != (namespace, name))
+            others = [other for other in self._table if (other.namespace, other.pod) != (namespace, name)]
+            if not _devices(others).isdisjoint(_devices(held)):
+                return False  # whoever held it before has ended, and nobody has said so
             self._keep(tuple(sorted((*others, *held))))
         return True
 
@@ -223,3 +225,8 @@ class Pods:
         else:
             logger.warning("owners of GPUs are unknown: %s; the last answer is shown for %g s", problem, self._expire)
         self._problem = problem
+
+
+def _devices(allocations: Iterable[Allocation]) -> set[tuple[str, str]]:
+    """List what only one pod can hold at a time: all but claims, which pods may share."""
+    return {(held.resource, held.device_id) for held in allocations if not held.pool}

@@ -136,17 +136,17 @@ class SliceListing:
 
 
 def devices_in(slices: SliceTable) -> DeviceTable:
-    """List the devices of each pool's newest generation."""
+    """List the devices of each pool's newest generation. A name that could mean two devices means none."""
     newest: dict[tuple[str, str], int] = {}
     for one in slices.values():
         pool = (one.driver, one.pool)
         newest[pool] = max(newest.get(pool, 0), one.generation)
-    return {
-        (one.driver, one.pool, device.name): device
-        for one in slices.values()
-        if one.generation == newest[one.driver, one.pool]
-        for device in one.devices
-    }
+    found: dict[tuple[str, str, str], SliceDevice | None] = {}
+    for one in slices.values():
+        for device in one.devices if one.generation == newest[one.driver, one.pool] else ():
+            name = one.driver, one.pool, device.name
+            found[name] = device if found.get(name, device) == device else None
+    return {name: device for name, device in found.items() if device is not None}
 
 
 def _device(device: _Device, driver: str) -> SliceDevice:
