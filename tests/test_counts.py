@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from otelgpu.config import Sampling, SourceChoice, load
+from otelgpu.config import Mig, Sampling, SourceChoice, load
 from otelgpu.config.counting import Counts
 from otelgpu.config.keys import SETTINGS
-from otelgpu.config import Mig
 from otelgpu.counts import CLOCK_EVENTS, GRAVE, OTHER, UNDOCUMENTED, Counting, Recent, XidCounts
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device
