@@ -73,6 +73,8 @@ def _run(arguments: list[str], *, drop_in: bool) -> int:
 
 
 def _serve(config: Config, _: str) -> int:
+    # tornado would load it to colour a log that it does not write here: half a megabyte. "None" says it is not there.
+    sys.modules.setdefault("curses", None)  # type: ignore[arg-type]
     from otelgpu.service import serve
 
     _log(config, level=config.log.level)
