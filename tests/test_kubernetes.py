@@ -22,7 +22,7 @@ from otelgpu.attribution.kubelet import Kubelet as Client
 from otelgpu.attribution.messages import allocations_in
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podresources_pb2 import GetRequest, GetResponse, ListResponse, Pod
-from otelgpu.attribution.pods import Pods, own_pod_of
+from otelgpu.attribution.pods import SETTLES, Pods, own_pod_of
 from otelgpu.config import Kubernetes, Otlp
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
@@ -222,6 +222,14 @@ def test_a_device_file_is_found_by_its_minor_number(cluster: Starter) -> None:
     assert started.owners() == [("0", "", "a"), ("1", "", "b")]
 
 
+def test_a_device_file_whose_number_nobody_tells_is_no_device(cluster: Starter) -> None:
+    """That NVML counts in the order of the files is a guess, and a wrong owner is worse than none."""
+    untold = H100.with_gpu(0, minor=1).with_gpu(1, errors={"nvmlDeviceGetMinorNumber": 999})
+    started = cluster(untold, pod("a", "nvidia1"), pod("b", "nvidia0"))
+
+    assert started.owners() == [("0", "", "a")]
+
+
 def test_a_uuid_that_ends_in_digits_is_not_taken_for_a_replica(cluster: Starter) -> None:
     """The last group of a UUID may hold digits only, and then looks like the suffix that some plugins add."""
     uuid = "GPU-11111111-2222-4333-8444-555555555555"
@@ -382,6 +390,27 @@ def test_a_restarted_kubelet_is_asked_at_once(cluster: Starter) -> None:
     until(lambda: started.owners() == [("1", "", "b")], "the new owner")
 
 
+def test_a_kubelet_that_does_not_know_its_pods_yet_is_not_believed(kubelet: Kubelet) -> None:
+    """One that was just started listens before it has its pods; they run on, and their GPUs are not free."""
+    kubelet.pods = [pod("a", GPU_0)]
+    kubelet.start()
+    clock = Turned()
+    pods = Pods(Client(str(kubelet.path)), refresh=FOR_EVER, expire=FOR_EVER, clock=clock)
+    pods.start()
+    assert pods.looked(LIMIT)
+    kubelet.stop()
+    kubelet.pods = []
+    kubelet.start()
+    kubelet.was_asked(3)
+    early = [held.pod for held in pods.table()]
+    clock.now += SETTLES
+    pods.hurry()
+    until(lambda: pods.table() == (), "the end of doubt")
+
+    assert early == ["a"]
+    assert pods.stop(LIMIT)
+
+
 def test_a_kubelet_that_comes_late_is_found(cluster: Starter) -> None:
     """At boot the exporter may be first."""
     started = cluster(H100, pod("a", GPU_0), up=False)
@@ -448,6 +477,11 @@ def _old(kubelet: Kubelet) -> None:
     kubelet.start()
 
 
+def _babbling(kubelet: Kubelet) -> None:
+    kubelet.garbage = b"\x0a\x05\x0a\x03\xff\xfe\xfd"
+    kubelet.start()
+
+
 def _crowded(kubelet: Kubelet) -> None:
     kubelet.pods = [pod(f"pod-{i}", "x" * 1024 * 1024) for i in range(17)]
     kubelet.start()
@@ -461,15 +495,19 @@ def _crowded(kubelet: Kubelet) -> None:
         (_failing, "INTERNAL: scripted"),
         (_old, "whoever listens there has no pod-resources API v1 (Kubernetes 1.20 has it)"),
         (_crowded, "the answer is too large, or the kubelet refuses more: "),
+        (_babbling, "whoever listens there sent what is no answer"),
     ],
 )
-def test_each_failure_says_what_is_wrong(kubelet: Kubelet, make: Callable[[Kubelet], None], problem: str) -> None:
-    """dcgm-exporter says nothing at all when the socket is not there."""
+def test_each_failure_says_what_is_wrong(
+    kubelet: Kubelet, make: Callable[[Kubelet], None], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """dcgm-exporter says nothing at all when the socket is not there. A library's own traceback says too much."""
     make(kubelet)
 
     with pytest.raises(KubeletError) as caught:
         Client(str(kubelet.path), limit=LIMIT).allocations()
     assert str(caught.value).startswith(f"{kubelet.path}: {problem}")
+    assert [record.name for record in caplog.records if record.name.startswith("grpc")] == []
 
 
 def test_a_socket_that_may_not_be_used_is_named_as_that(kubelet: Kubelet) -> None:

@@ -604,6 +604,11 @@ def _writes(name: str, content: bytes) -> Callable[[ApiServer], object]:
     return lambda api: (api.folder / name).write_bytes(content)
 
 
+def _echoing(api: ApiServer) -> None:
+    api.echoes = True
+    api.token = "another"
+
+
 BROKEN: Mapping[str, tuple[Callable[[ApiServer], object], str]] = {
     "no token": (lambda api: (api.folder / "token").unlink(), "token: No such file or directory; is automount"),
     "an empty token": (_writes("token", b"\n"), "/token holds no token"),
@@ -612,6 +617,7 @@ BROKEN: Mapping[str, tuple[Callable[[ApiServer], object], str]] = {
         "/token holds no token",
     ),
     "a wrong token": (_writes("token", b"secret"), "401 Unauthorized"),
+    "a server that says it back": (_echoing, "401 Unauthorized"),
     "no authority": (lambda api: (api.folder / "ca.crt").unlink(), "ca.crt: No such file or directory"),
     "an empty authority": (_writes("ca.crt", b""), "ca.crt: there is no certificate in it"),
     "a folder that is text": (_writes("ca.crt", b"\xff\xfe"), "ca.crt: it is not text"),

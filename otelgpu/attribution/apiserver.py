@@ -114,7 +114,8 @@ class Api:
         self, path: str, query: Mapping[str, str], accept: str, patience: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Send a request; the answer, of which nothing is read yet, may be silent for *patience* seconds."""
-        headers = {"Authorization": f"Bearer {self._token()}", "Accept": accept, "User-Agent": "otelgpu"}
+        token = self._token()
+        headers = {"Authorization": f"Bearer {token}", "Accept": accept, "User-Agent": "otelgpu"}
         secure = self._connected()
         connection = http.client.HTTPConnection(self._host, int(self._port))
         connection.sock = secure
@@ -124,7 +125,7 @@ class Api:
             if response.status == OK:
                 secure.settimeout(patience)
                 return connection, response
-            said = response.read(LONGEST_LINE)
+            said = response.read(LONGEST_LINE).replace(token.encode(), b"...")  # some say back what they were sent
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             raise self._lost(error) from None

@@ -82,7 +82,7 @@ def _keys(device: Device, file: str) -> Iterator[Key]:
 
 
 def _file(gpu: Device) -> str:
-    return f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
+    return "" if gpu.minor is None else f"nvidia{gpu.minor}"  # its index is often the same, and need not be
 
 
 def _meanings(text: str) -> Iterator[tuple[Key, str]]:

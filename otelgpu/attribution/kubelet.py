@@ -136,13 +136,18 @@ class Kubelet:
 
     def _asked(self, question: str, request: _Message, response: type[_Answer]) -> _Answer:
         import grpc  # here, because it costs 11 MB and only nodes with a kubelet need it
+        from google.protobuf.message import DecodeError
 
         channel = self._opened()
         ask = channel.unary_unary(
-            question, request_serializer=type(request).SerializeToString, response_deserializer=response.FromString
+            question,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=bytes,  # grpc would log each answer that cannot be read, with a traceback
         )
         try:
-            return cast("_Answer", ask(request, timeout=self._limit))
+            return response.FromString(cast("bytes", ask(request, timeout=self._limit)))
+        except DecodeError:
+            raise KubeletError(f"{self._path}: whoever listens there sent what is no answer") from None
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
             lacks = code is grpc.StatusCode.UNIMPLEMENTED or _DISABLED in details

@@ -22,6 +22,7 @@ from otelgpu.attribution.podmeta import PodKey
 logger = logging.getLogger(__name__)
 
 WATCH = 1.0  # seconds between two looks at whether the kubelet was restarted, or a pod is new
+SETTLES = 10.0  # seconds in which a kubelet that was just started may not know its pods yet
 MOST_GETS = 16  # pods that are asked about one by one; for more of them everything is listed
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-*")
 _SHARED = ".shared"  # what NVIDIA's plugin adds to the name of a resource that is shared out
@@ -77,6 +78,7 @@ class Pods:
         self._answered_at: float | None = None
         self._asked_at: float | None = None
         self._place: object = None
+        self._settled_at = 0.0  # until then a kubelet that was started anew may be without its pods
         self._hurried = False
         self._noticed_lock = threading.Lock()
         self._noticed: set[PodKey] = set()
@@ -148,6 +150,7 @@ class Pods:
         place = self._kubelet.place()
         if place != self._place:
             self._can_get = True
+            self._settled_at = self._clock() + SETTLES
         with self._noticed_lock:
             noticed, self._noticed = self._noticed, set()
         is_due = self._hurried or self._is_due() or place != self._place
@@ -164,8 +167,11 @@ class Pods:
         except KubeletError as error:
             problem = str(error)
         else:
-            self._keep(held)
-            self._answered_at = self._clock()
+            if held or not self._table or self._clock() >= self._settled_at:
+                self._keep(held)
+                self._answered_at = self._clock()
+            else:
+                self._hurried = True  # it listens before it knows what runs; the pods have gone on meanwhile
         self._asked_at = started_at
         self._say(problem)
         self._finished += 1

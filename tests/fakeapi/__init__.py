@@ -109,6 +109,7 @@ class ApiServer:
     forbidden: set[str] = field(default_factory=set)  # "list", "watch", or a path
     gone_in_stream: bool = True  # an expired version is refused by an event; else by the status 410
     partial: bool = True  # it knows metadata alone
+    echoes: bool = False  # says in a refusal what it was sent, as some proxies do
     ends_at_once: bool = False  # each watch, before any event
     asked: list[Asked] = field(default_factory=list)
     watching: int = 0
@@ -265,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, fake: ApiServer, path: str, query: Mapping[str, str]) -> tuple[int, Json | None]:
         """Say what is answered; None for a watch."""
         if self.headers.get("Authorization") != f"Bearer {fake.token}":
-            return 401, _status(401, "Unauthorized")
+            return 401, _status(401, f"Unauthorized: {self.headers}" if fake.echoes else "Unauthorized")
         is_watch = query.get("watch") == "true"
         verb = "watch" if is_watch else "list"
         if verb in fake.forbidden or path in fake.forbidden:

@@ -80,6 +80,7 @@ class Kubelet:
     path: Path
     pods: list[Pod] = field(default_factory=list)
     error: grpc.StatusCode | None = None  # answers with this instead
+    garbage: bytes = b""  # answers with this instead, whatever it may be
     asked: int = 0
     get: Get = Get.MISSING
     got: list[str] = field(default_factory=list)  # the pods that it was asked about one by one
@@ -98,7 +99,7 @@ class Kubelet:
         handler = grpc.unary_unary_rpc_method_handler(
             self._list,
             request_deserializer=ListRequest.FromString,
-            response_serializer=ListResponse.SerializeToString,
+            response_serializer=lambda answer: self.garbage or answer.SerializeToString(),
         )
         methods: dict[str, Any] = {"List": handler}
         if self.get is not Get.MISSING:
