@@ -96,7 +96,7 @@ class Kubelet:
         self.path.unlink(missing_ok=True)
         options = [("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         server = grpc.server(ThreadPoolExecutor(4), options=options)
-        handler = grpc.unary_unary_rpc_method_handler(
+        handler: Any = grpc.unary_unary_rpc_method_handler(
             self._list,
             request_deserializer=ListRequest.FromString,
             response_serializer=lambda answer: self.garbage or answer.SerializeToString(),
