@@ -173,7 +173,9 @@ def test_a_sample_from_before_the_clock_was_set_back_says_nothing(
     """The driver keeps old samples; by their time stamps they would be the newest until the clock has caught up."""
     now = time.time()
     times = [now]
-    monkeypatch.setitem(Uses.__init__.__kwdefaults__, "wall", lambda: times[-1])
+    defaults = Uses.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
     proc.run(11, pod_path(1))
     old, new = sample(11, 77, at=int(now * 1_000_000)), sample(11, 5, at=int((now - 1800) * 1_000_000))
     started = start(using({11: 1}, old))
