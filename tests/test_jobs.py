@@ -114,12 +114,18 @@ def test_jobs_are_trimmed_and_escaped(host: Starter, content: str, jobs: list[st
     assert [job for gpu, _, job in host(_0=content).jobs() if gpu == "0"] == jobs
 
 
+def test_a_number_with_zeros_before_it_is_no_file_of_a_gpu(host: Starter) -> None:
+    """Two files would speak of one GPU, and the one that nobody writes would hide the other."""
+    assert host(_0="41", _00="99").jobs() == [("0", "", "41"), ("1", "", "-")]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"\xff\xfe4\x002\x00", "it is not UTF-8"),
         (b"x" * 70_000, "a line has more than 1024 characters"),
         (b"1\n" * 600_000, "it has more than 1048576 bytes"),
+        ("".join(f"{job}\n" for job in range(257)).encode(), "it has more than 256 jobs"),
     ],
 )
 def test_a_bad_file_costs_only_itself(

@@ -15,6 +15,7 @@ from otelgpu.config import Config, Jobs, Limits, Otlp, Processes
 from otelgpu.doctor import examine
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
+from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
@@ -164,6 +165,26 @@ def test_an_old_sample_says_nothing(start: Start, proc: FakeProc) -> None:
     old = int((time.time() - 60) * 1_000_000)
 
     assert owners(start(using({11: 1}, sample(11, 90, at=old))).page(), SM) == {pod_label(1): 0}
+
+
+def test_a_sample_from_before_the_clock_was_set_back_says_nothing(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver keeps old samples; by their time stamps they would be the newest until the clock has caught up."""
+    now = time.time()
+    times = [now]
+    defaults = Uses.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    proc.run(11, pod_path(1))
+    old, new = sample(11, 77, at=int(now * 1_000_000)), sample(11, 5, at=int((now - 1800) * 1_000_000))
+    started = start(using({11: 1}, old))
+    before = owners(started.page(), SM)
+    times.append(now - 1800)
+    started.show(using({11: 1}, old, new))
+
+    assert before == {pod_label(1): 0.77}
+    assert owners(started.page(), SM) == {pod_label(1): 0.05}
 
 
 def test_only_the_newest_sample_counts(start: Start, proc: FakeProc) -> None:

@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 MOST_BYTES = 1024 * 1024  # of a file; more is no list of jobs
 LONGEST_JOB = 1024  # characters
-_NAME = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+MOST_JOBS = 256  # of a GPU; each of them has a copy of every series, and a file that is never emptied grows
+_NUMBER = "0|[1-9][0-9]{0,8}"  # written one way only: each GPU has one file
+_NAME = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}))?")
 
 Place = tuple[int, int | None]  # GPU number, and GPU instance where it is one
 JobTable = Mapping[Place, tuple[str, ...]]
@@ -174,6 +176,8 @@ def _jobs(path: Path, found: os.stat_result) -> tuple[str, ...]:
     jobs = dict.fromkeys(job for line in text.split("\n") if (job := line.strip()))
     if any(len(job) > LONGEST_JOB for job in jobs):
         raise ValueError(f"a line has more than {LONGEST_JOB} characters")
+    if len(jobs) > MOST_JOBS:
+        raise ValueError(f"it has more than {MOST_JOBS} jobs")
     return tuple(jobs)
 
 

@@ -63,6 +63,7 @@ class Uses:
         self._handle = handle
         self._owners = owners
         self._wall = wall
+        self._latest = 0.0  # the latest time that the clock has ever shown
         self._again = Again(clock)
         self._refused: set[object] = set()
         self._known: dict[int, Known] = {}
@@ -122,14 +123,18 @@ class Uses:
         """Give the newest shares of every process that has worked of late. NVML has none for MIG instances."""
         if self._device.instance_id is not None:
             return Gap.UNSUPPORTED
-        since = int((self._wall() - RECENT) * 1_000_000)
+        now = self._wall()
+        self._latest = max(self._latest, now)
+        since, ahead, before = (int(at * 1_000_000) for at in (now - RECENT, now + RECENT, self._latest + RECENT))
         for ask in SAMPLERS:
             answer = self._asked(ask, partial(ask, self._handle, since))
             if answer is Gap.UNSUPPORTED:
                 continue
             if isinstance(answer, Gap):
                 return answer
-            newest = sorted((sample for sample in answer if sample.timeStamp > since), key=lambda one: one.timeStamp)
+            # Those that are ahead of a clock that was set back meanwhile are as old as the others that are left out.
+            fresh = [one for one in answer if one.timeStamp > since and not ahead < one.timeStamp <= before]
+            newest = sorted(fresh, key=lambda one: one.timeStamp)
             return {sample.pid: _shares(sample) for sample in newest}
         return Gap.UNSUPPORTED
 
