@@ -150,7 +150,8 @@ class Pods:
         place = self._kubelet.place()
         if place != self._place:
             self._can_get = True
-            self._settled_at = self._clock() + SETTLES
+            if self._table:  # else there is nothing that an answer without pods could take away too soon
+                self._settled_at = self._clock() + SETTLES
         with self._noticed_lock:
             noticed, self._noticed = self._noticed, set()
         is_due = self._hurried or self._is_due() or place != self._place
