@@ -6,6 +6,8 @@ Rule 1: whoever waits, waits here, and is woken when something has changed.
 import threading
 from collections.abc import Callable
 
+TOO_SOON = "it was not answered before this reader's time was over"  # why a glance at a round lacks a value
+
 
 class Limit:
     """When the round under way has to end. `changed` guards all of it and wakes whoever waits.

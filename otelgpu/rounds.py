@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from otelgpu.errors import SourceDownError
-from otelgpu.limit import Limit
+from otelgpu.limit import TOO_SOON, Limit
 from otelgpu.model import Device, Gap, GpuState, Sample, SourceFacts
 from otelgpu.slots import Answers, Outcome, Slot
 from otelgpu.sources import DeviceDownError, Source
@@ -265,7 +265,7 @@ class Rounds:
         if slot.device is None or not self._is_chosen(slot.device):
             return None
         if not answers.is_over:
-            return self._source.so_far(number, "it was not answered before this reader's time was over")
+            return self._source.so_far(number, TOO_SOON)
         if slot.took is None:
             return None
         why = f"it takes {slot.took:.1f} s to answer, and `sampling.deadline` is shorter"

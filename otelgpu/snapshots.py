@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from otelgpu.fields import Field
 from otelgpu.health import HEALTH, Health
+from otelgpu.limit import TOO_SOON
 from otelgpu.model import (
     Attributes,
     Device,
@@ -114,7 +115,7 @@ class Assembler:
         claimed: dict[str, Device] = {}
         labels: dict[str, Rows] = {}
         missing = [
-            Missing(field, state.device, Gap.TIMEOUT, "it was not answered before this reader's time was over")
+            Missing(field, state.device, Gap.TIMEOUT, TOO_SOON)
             for state in silent
             if state.up
             for field in self._wanted.values()

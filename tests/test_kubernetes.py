@@ -107,6 +107,17 @@ def cluster(node: Callable[..., Node], kubelet: Kubelet) -> Starter:
     return start
 
 
+def asked_in_vain(started: Cluster) -> Pods:
+    """Let the kubelet hang, and whoever asks it wait there."""
+    started.kubelet.hang()
+    asked = started.kubelet.asked
+    pods = started.node.pipeline.attribution.pods
+    assert pods is not None
+    pods.hurry()
+    started.kubelet.was_asked(asked + 1)
+    return pods
+
+
 # ---- what is shown
 
 
@@ -358,12 +369,7 @@ def test_without_kubernetes_no_kubelet_is_asked(node: Callable[..., Node]) -> No
 def test_a_scrape_never_waits_for_the_kubelet(cluster: Starter) -> None:
     """A kubelet that hangs costs no page and no time: the last good answer is shown meanwhile."""
     started = cluster(H100, pod("a", GPU_0))
-    started.kubelet.hang()
-    asked = started.kubelet.asked
-    pods = started.node.pipeline.attribution.pods
-    assert pods is not None
-    pods.hurry()
-    started.kubelet.was_asked(asked + 1)
+    asked_in_vain(started)
     began = time.monotonic()
 
     assert started.owners() == [("0", "", "a")]
@@ -610,12 +616,7 @@ def test_when_nothing_matches_the_log_has_both_sides(cluster: Starter, caplog: p
 def test_the_end_does_not_wait_for_a_hanging_kubelet(cluster: Starter) -> None:
     """A pod that is deleted has to go, whatever the kubelet is doing."""
     started = cluster(H100, pod("a", GPU_0))
-    started.kubelet.hang()
-    asked = started.kubelet.asked
-    pods = started.node.pipeline.attribution.pods
-    assert pods is not None
-    pods.hurry()
-    started.kubelet.was_asked(asked + 1)
+    pods = asked_in_vain(started)
     began = time.monotonic()
 
     assert pods.stop(LIMIT)
