@@ -30,7 +30,7 @@ ASK = 2.0  # seconds that whoever holds the port has to answer
 NAMED = 6  # settings or fields in one sentence
 
 # What a gap means for somebody who wants the value: nothing to be done, or something wrong.
-HARMLESS = frozenset({Gap.UNSUPPORTED})
+HARMLESS = frozenset({Gap.UNSUPPORTED, Gap.SUSPENDED})
 ADVICE: Mapping[Gap, str] = {
     Gap.DENIED: "run as a user that may ask (see the field in NVIDIA's documentation), or leave the field out",
     Gap.LOST: "reset the GPU (nvidia-smi --gpu-reset) or reboot; if it comes again have the board and its seat checked",
@@ -149,6 +149,8 @@ def _gpus(snapshot: Snapshot) -> Iterator[Finding]:
         if state.gap is None:
             instances = f", {len(state.instances)} MIG instances" if state.instances else ""
             yield Finding("gpus", Verdict.OK, f"{name} answers{instances}")
+        elif state.gap in HARMLESS:
+            yield Finding("gpus", Verdict.NOTE, f"{name}: {state.gap}: {state.reason}")
         else:
             yield Finding("gpus", Verdict.PROBLEM, f"{name}: {state.gap}: {state.reason}", ADVICE.get(state.gap, ""))
 

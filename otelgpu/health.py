@@ -6,7 +6,7 @@ Rule 2: the worst sign of a part counts, and names its code: one series for each
         signs that are as bad the first in the table is named.
 Rule 3: what NVML has no sign of (PMU, MCU, SM) is never called well. docs/metrics.md lists the signs.
 Rule 4: a GPU that does not answer is told under the labels it was last known by; while the driver as a whole is away
-        nothing is told.
+        nothing is told, nor of a GPU that is suspended.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -112,7 +112,7 @@ class Health:
         missing = list(snapshot.missing)
         for state in snapshot.states:
             uuid = state.device.uuid
-            if not uuid:
+            if not uuid or state.is_suspended:
                 continue
             gaps = untold.get(uuid, {}) if state.up else {}
             signs = found.get(uuid, {})

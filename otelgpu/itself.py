@@ -76,6 +76,12 @@ def create_own_instruments(
     gauge("otelgpu.source_up", "", "Whether the driver answers at all: 1 or 0.", of_snapshot(_source_up))
     gauge("otelgpu.gpu_up", "", "Whether a GPU answered in the last sweep: 1 or 0.", of_snapshot(_gpu_up))
     gauge(
+        "otelgpu.gpu_suspended",
+        "",
+        "Whether the kernel has suspended a GPU, which is not asked then: 1 or 0; absent where it does not tell.",
+        of_snapshot(_gpu_suspended),
+    )
+    gauge(
         "otelgpu.gpu.lost_timestamp",
         "s",
         "Since when a GPU has not answered, in seconds since the epoch, and why; absent while it answers.",
@@ -197,9 +203,15 @@ def _gpu_up(snapshot: Snapshot) -> Observations:
         yield Observation(int(state.up), _labels(state.device))
 
 
+def _gpu_suspended(snapshot: Snapshot) -> Observations:
+    for state in snapshot.states:
+        if state.is_suspended is not None:
+            yield Observation(int(state.is_suspended), _labels(state.device))
+
+
 def _gpu_lost(snapshot: Snapshot) -> Observations:
     for state in snapshot.states:
-        if state.gap is not None:
+        if state.gap is not None and not state.up:
             yield Observation(state.since_unix, _labels(state.device) | {"gap": state.gap.value})
 
 

@@ -26,6 +26,7 @@ class Gap(StrEnum):
     FAILED = "failed"  # the driver gave an error that may pass
     TIMEOUT = "timeout"  # the driver did not answer in time
     INVALID = "invalid"  # the driver answered something that cannot be true
+    SUSPENDED = "suspended"  # the GPU sleeps, and asking would wake it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Sample:
     readings: tuple[Reading, ...] = ()
     missing: tuple[Missing, ...] = ()
     used: "tuple[DeviceUse, ...]" = ()  # who uses the GPU and its instances, where that is asked for
+    is_suspended: bool | None = None  # False where the kernel says so; one that is suspended gives no sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """Whether a GPU answered in this sweep. Kept for every GPU ever seen, so that a lost one stays visible."""
+    """Whether a GPU answered in this sweep. Kept for every GPU ever seen, so that a lost one stays visible.
+
+    One that is suspended was not asked, and nothing is wrong with it: it is up, with the gap `suspended`.
+    """
 
     device: Device
     up: bool
@@ -100,6 +105,7 @@ class GpuState:
     reason: str = ""
     since_unix: float = 0.0  # when it went down, in seconds since the epoch; 0.0 while up
     instances: tuple[Device, ...] = ()  # its MIG instances when it last answered
+    is_suspended: bool | None = None  # None: the kernel was not asked, or does not tell
 
 
 class Series(NamedTuple):

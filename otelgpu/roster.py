@@ -56,7 +56,7 @@ class Roster:
         for uuid, before in self._known.items():
             if uuid not in current:
                 gap, why = (Gap.FAILED, reason) if reason is not None else (Gap.LOST, "the driver no longer lists it")
-                current[uuid] = replace(before, up=False, gap=gap, reason=why)
+                current[uuid] = replace(before, up=False, gap=gap, reason=why, is_suspended=None)
         self._nameless = {slot: _since(self._nameless.get(slot), state, unix) for slot, state in nameless.items()}
         self._known = {uuid: _since(self._known.get(uuid), state, unix) for uuid, state in current.items()}
         self._forget()
@@ -109,11 +109,12 @@ def _renumbered(sample: Sample, index: int) -> Sample:
         readings=tuple(reading._replace(device=shown[reading.device.uuid]) for reading in sample.readings),
         missing=tuple(gap._replace(device=shown[gap.device.uuid]) for gap in sample.missing),
         used=tuple(replace(use, device=shown[use.device.uuid]) for use in sample.used),
+        is_suspended=sample.is_suspended,
     )
 
 
 def _is_as_before(before: GpuState | None, state: GpuState) -> bool:
-    return before is not None and before.up == state.up
+    return before is not None and (before.up, before.gap) == (state.up, state.gap)
 
 
 def _since(before: GpuState | None, state: GpuState, unix: float) -> GpuState:

@@ -243,7 +243,10 @@ class Rounds:
         asked = frozenset[int]() if answers.is_over else frozenset(answers.pending)
         found = {number: answer for number, answer in answers.slots.items() if isinstance(answer, Sample)}
         found |= {number: sample for number in answers.pending if (sample := self._begun(answers, number))}
-        states = [GpuState(found[number].device, up=True) for number in sorted(found.keys() - asked)]
+        states = [
+            GpuState(found[number].device, up=True, is_suspended=found[number].is_suspended)
+            for number in sorted(found.keys() - asked)
+        ]
         answering = {state.device.uuid for state in states}
         for number in sorted(set(range(count)) - found.keys() - asked):
             slot = self._slots[number]
@@ -256,7 +259,8 @@ class Rounds:
                 device = nameless(number)
             elif not self._is_chosen(device):
                 continue
-            states.append(GpuState(device, up=False, gap=answer.gap, reason=str(answer)))
+            sleeps = answer.gap is Gap.SUSPENDED
+            states.append(GpuState(device, sleeps, answer.gap, str(answer), is_suspended=sleeps or None))
         return states, [found[number] for number in sorted(found)]
 
     def _begun(self, answers: Answers, number: int) -> Sample | None:

@@ -117,7 +117,7 @@ class Assembler:
         missing = [
             Missing(field, state.device, Gap.TIMEOUT, TOO_SOON)
             for state in silent
-            if state.up
+            if state.up and state.gap is None
             for field in self._wanted.values()
         ]
         for sample in ordered:

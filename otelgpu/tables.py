@@ -169,7 +169,7 @@ def devices_table(snapshot: Snapshot, *, width: int | None) -> str:
     """Draw the GPUs, each MIG instance on a line of its own below its GPU."""
     rows: list[Sequence[object]] = []
     for gpu in device_records(snapshot):
-        state = "up" if gpu["up"] else _because(gpu["gap"] or "down", gpu["reason"])
+        state = "up" if gpu["up"] and not gpu["gap"] else _because(gpu["gap"] or "down", gpu["reason"])
         rows.append((gpu["index"], gpu["uuid"], gpu["model"], gpu["pci_bus_id"], state))
         rows += [
             ("", f"  {one['uuid']}", f"  MIG {one['profile']}", f"  instance {one['instance_id']}", "")

@@ -109,7 +109,7 @@ class Throttles:
         if not self._reasons:
             return
         for state in snapshot.states:
-            if state.up and state.device.uuid:
+            if state.up and state.gap is None and state.device.uuid:
                 for reason in self._reasons:
                     count = _count(snapshot, state.device.uuid, reason)
                     if count is not None:

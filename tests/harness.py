@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from otelgpu.config import Config, Sampling, SourceChoice
+from otelgpu.config import Config, Sampling, SourceChoice, Suspended
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
 from otelgpu.service import Pipeline
@@ -120,7 +120,10 @@ class Node:
 
 def config(source: SourceChoice = NVML, **changes: object) -> Config:
     """Settings for a test: no reuse, so that every page is a sweep, and a host name that is the same everywhere."""
-    return Config(**({"source": source, "hostname": "node-1", "sampling": Sampling(reuse=0)} | changes))  # type: ignore[arg-type]
+    # The addresses of the fake's GPUs may be those of this machine's.
+    suspended = Suspended(sys_root="/nowhere")
+    usual = {"source": source, "hostname": "node-1", "sampling": Sampling(reuse=0), "suspended": suspended}
+    return Config(**(usual | changes))  # type: ignore[arg-type]
 
 
 class Reply(NamedTuple):
@@ -222,7 +225,7 @@ def _environ(scenario: Scenario | None, folder: Path, environ: Mapping[str, str]
     """Give the environment of a process over the fake driver, whose scenario it writes."""
     path, counts = folder / "scenario", folder / "counts"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "FAKENVML_SCENARIO": str(path)}
-    env |= {"FAKENVML_COUNTS": str(counts), "OTELGPU_HOSTNAME": "node-1"}
+    env |= {"FAKENVML_COUNTS": str(counts), "OTELGPU_HOSTNAME": "node-1", "OTELGPU_SUSPENDED_SYS_ROOT": "/nowhere"}
     if scenario is not None:
         scenario.write(path)
         env["LD_LIBRARY_PATH"] = str(library(scenario.missing))

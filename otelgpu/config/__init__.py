@@ -1,7 +1,7 @@
 """The settings: YAML file, environment and flags, every problem at once and with its place."""
 
 from otelgpu.config.given import Flag
-from otelgpu.config.lesser import Embed, Log, Mig, Simulated
+from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.load import load
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.picks import Pick
@@ -25,6 +25,7 @@ __all__ = [
     "Server",
     "Simulated",
     "SourceChoice",
+    "Suspended",
     "load",
     "parse_address",
 ]

@@ -1,10 +1,32 @@
-"""The settings of MIG instances, the simulated node, embedding and the log. See settings.py for the rules."""
+"""The settings of GPUs that sleep, MIG instances, the simulated node, embedding, the log. See settings.py for rules."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from otelgpu.config.about import about
+from otelgpu.config.owning import parse_folder
+
+
+class Suspended(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """GPUs that the kernel has suspended because nobody used them."""
+
+    wake: Annotated[
+        bool,
+        about(
+            "Ask a suspended GPU too, which wakes it; else nothing is asked of it, and its values are absent.",
+            flag="--wake-suspended",
+        ),
+    ] = False
+    sys_root: Annotated[
+        str,
+        about(
+            "Where the host's /sys is mounted, which tells what is suspended.",
+            flag="--sys-root",
+            word="PATH",
+            parse=parse_folder,
+        ),
+    ] = "/sys"
 
 
 class Mig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
 from otelgpu.config.counting import Counts
-from otelgpu.config.lesser import Embed, Log, Mig, Simulated
+from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.picks import Pick, parse_pick, split_devices
@@ -232,6 +232,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(default_factory=dict)
     server: Server = Server()
     sampling: Sampling = Sampling()
+    suspended: Suspended = Suspended()
     counts: Counts = Counts()
     mig: Mig = Mig()
     kubernetes: Kubernetes = Kubernetes()

@@ -63,13 +63,15 @@ def also_read(fields: Iterable[Field]) -> list[Field]:
 def states_of(snapshot: Snapshot, links: Links) -> Iterator[tuple[Device, State]]:
     """Say how each GPU is, and each MIG instance: it shares the memory and the fate of its GPU.
 
-    Nothing is said while the driver as a whole is away, nor of a GPU that this process may not ask, nor of one that is
-    well as far as it answers but failed to answer a question of health.
+    Nothing is said while the driver as a whole is away, nor of a GPU that sleeps or that this process may not ask, nor
+    of one that is well as far as it answers but failed to answer a question of health.
     """
     if not snapshot.source_up:
         return
     states = {
-        gpu.device.uuid: State.OK if gpu.up else State.FAILED for gpu in snapshot.states if gpu.gap is not Gap.DENIED
+        gpu.device.uuid: State.OK if gpu.up else State.FAILED
+        for gpu in snapshot.states
+        if gpu.gap not in (Gap.DENIED, Gap.SUSPENDED)
     }
 
     def note(gpu_uuid: str, state: State) -> None:

@@ -73,7 +73,9 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
         uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
+    sys_root = None if config.suspended.wake else config.suspended.sys_root
+    source = NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config), sys_root=sys_root)
+    return source, NvmlSource.readable
 
 
 def _wants_processes(config: Config) -> bool:

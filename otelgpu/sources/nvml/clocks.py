@@ -12,6 +12,7 @@ Rule 3: no lock is held during a driver call. A thread ends by itself when its G
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import pynvml
 
@@ -33,8 +34,15 @@ Refusal = tuple[Gap, str]
 class ClockEvents:
     """The counts of every GPU that is watched. They outlive a connection to the driver; `stop` ends with it."""
 
-    def __init__(self, fields: Iterable[Field], counting: Counting, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fields: Iterable[Field],
+        counting: Counting,
+        clock: Callable[[], float],
+        is_asleep: Callable[[str], bool | None] = lambda _: None,
+    ) -> None:
         self._fields = [field for field in fields if field.id in CLOCK_COUNTS]
+        self._is_asleep = is_asleep  # by the PCI bus id
         self._counting = counting
         self._clock = clock
         self._counts: dict[str, ClockCounts] = {}  # by UUID, as all that follows
@@ -48,7 +56,7 @@ class ClockEvents:
 
         Called in the GPU's own thread. Raise DeviceDownError when the GPU is gone.
         """
-        refusal = self._watched(handle, device.uuid)
+        refusal = self._watched(handle, device)
         if refusal is not None:
             return [Missing(field, device, *refusal) for field in self._fields]
         return [*self._counts[device.uuid].readings(device)]
@@ -66,7 +74,8 @@ class ClockEvents:
         self._waits.clear()
         return True
 
-    def _watched(self, handle: Handle, uuid: str) -> Refusal | None:
+    def _watched(self, handle: Handle, device: Device) -> Refusal | None:
+        uuid = device.uuid
         if uuid in self._refusals and self._waits[uuid].is_due():
             del self._refusals[uuid]
         if uuid in self._refusals:
@@ -79,9 +88,10 @@ class ClockEvents:
             if not watch.join():
                 return watch.trouble()
             del self._watches[uuid]
-        return self._begun(handle, uuid)
+        return self._begun(handle, device)
 
-    def _begun(self, handle: Handle, uuid: str) -> Refusal | None:
+    def _begun(self, handle: Handle, device: Device) -> Refusal | None:
+        uuid = device.uuid
         try:
             ask, reasons = _asked(handle)
         except pynvml.NVMLError as error:
@@ -99,8 +109,11 @@ class ClockEvents:
         try:
             with self._lock:  # a thread that was stuck in this GPU's slot may come here beside the one that replaced it
                 if uuid not in self._watches:
+                    rests = partial(self._is_asleep, device.pci_bus_id)
                     interval = self._counting.clock_interval
-                    self._watches[uuid] = _Watch(uuid, handle, ask, counts.add, interval=interval, clock=self._clock)
+                    self._watches[uuid] = _Watch(
+                        uuid, handle, ask, counts.add, rests, interval=interval, clock=self._clock
+                    )
         except RuntimeError as error:  # of the shortage itself the log is told where the GPUs' own threads lack
             return Gap.FAILED, f"clock events need a thread: {error}"
         return None
@@ -115,6 +128,7 @@ class _Watch:
         handle: Handle,
         ask: Callable[[Handle], int],
         take: Callable[[int], None],
+        rests: Callable[[], bool | None],
         *,
         interval: float,
         clock: Callable[[], float],
@@ -123,6 +137,7 @@ class _Watch:
         self._handle = handle
         self._ask = ask
         self._take = take
+        self._rests = rests
         self._interval = interval
         self._clock = clock
         self._stopping = threading.Event()
@@ -159,7 +174,9 @@ class _Watch:
             pass
 
     def _look(self) -> bool:
-        """Look once; False when the GPU is gone."""
+        """Look once, but at a GPU that sleeps; False when the GPU is gone."""
+        if self._rests():
+            return True
         self._asked_at = self._clock()
         try:
             reasons = self._ask(self._handle)

@@ -23,7 +23,14 @@ COUNTED = XID_COUNTS | CLOCK_COUNTS
 class Counted:
     """Listens for what *fields* want to be counted. `answers` is called in the thread of the GPU's slot."""
 
-    def __init__(self, fields: Iterable[Field], counting: Counting, told: Told, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fields: Iterable[Field],
+        counting: Counting,
+        told: Told,
+        clock: Callable[[], float],
+        is_asleep: Callable[[str], bool | None],
+    ) -> None:
         wanted = tuple(fields)
         self._told = told
         self._last = next((field for field in wanted if field.id == XID_ERRORS), None)
@@ -31,7 +38,7 @@ class Counted:
         self._xids = XidCounts(wanted, counting, clock)
         self._events = XidEvents(clock, self._take) if self._xid_fields else None
         wants_clocks = any(field.id in CLOCK_COUNTS for field in wanted)
-        self._clocks = ClockEvents(wanted, counting, clock) if wants_clocks else None
+        self._clocks = ClockEvents(wanted, counting, clock, is_asleep) if wants_clocks else None
 
     def answers(self, known: Slot) -> list[Answer]:
         """Give the counts of a GPU, or why there are none. Raise DeviceDownError when it is gone."""

@@ -5,12 +5,14 @@ Rule 1: `count` and `close` run in the sampler's own threads, the rest in the th
 Rule 2: a handle is bound to one GPU: when the driver renumbers, values stay with the UUID the handle was opened for.
 Rule 3: whatever may have changed hands (another count, a GPU that is down, a new connection) is looked at again at
         the next sweep: `_look` counts these occasions.
+Rule 4: of a GPU that sleeps nothing is asked, not even whether it is still there; see sleep.py.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pynvml
@@ -41,6 +43,7 @@ from otelgpu.sources.nvml.mig import Instance, Layout
 from otelgpu.sources.nvml.peers import P2P_STATUS, Peers
 from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
 from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
+from otelgpu.sources.nvml.sleep import Sleep
 from otelgpu.sources.nvml.slot import Readers, Slot, UseMaker, sample_of
 
 logger = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class NvmlSource:
         uses: UseMaker | None = None,
         slow_interval: float = SLOW,
         counting: Counting = Counting(),  # noqa: B008 - frozen
+        sys_root: str | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
@@ -75,8 +79,9 @@ class NvmlSource:
         self._slow_interval = slow_interval
         self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
         self._slots: dict[int, Slot] = {}
-        self._counted = Counted(self._fields, counting, told, clock)
-        self._peers = Peers(self._fields, lambda: list(self._slots.values()), clock, slow_interval)
+        self._sleep = Sleep(sys_root, lambda: list(self._slots.values()))
+        self._counted = Counted(self._fields, counting, told, clock, self._sleep.is_asleep)
+        self._peers = Peers(self._fields, self._sleep.awake, clock, slow_interval)
         self._connection = Connection(release=self._release, clock=clock)
         self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
@@ -118,7 +123,11 @@ class NvmlSource:
                 self._ticket += 1
                 ticket = self._tickets[slot] = self._ticket
                 look, known = self._look, self._slots.get(slot)
-            if known is not None and known.look == look and known.connection == self._connection.number:
+            is_current = known is not None and known.look == look and known.connection == self._connection.number
+            sleeper = self._sleep.sleeper(slot, known, self._last_count, is_current=is_current)
+            if sleeper is not None:
+                return sleeper
+            if known is not None and is_current:
                 return known.device
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(slot)
@@ -135,6 +144,7 @@ class NvmlSource:
                     raise DeviceDownError(Gap.TIMEOUT, REPLACED)
                 opened.look = look
                 self._slots[slot] = opened
+            self._sleep.found(slot, opened, self._last_count)
             if known is not None and known is not opened and not known.is_read:
                 known.free()
             return opened.device
@@ -142,13 +152,14 @@ class NvmlSource:
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
         with self._connection.call():
+            is_suspended = self._sleep.checked(slot)
             with self._lock:
                 known = self._slots[slot]
                 if known.is_read:
                     raise DeviceDownError(Gap.TIMEOUT, REPLACED)
                 known.is_read, known.began = True, self._clock()
             try:
-                return self._sample(known)
+                return replace(self._sample(known), is_suspended=is_suspended)
             except DeviceDownError as error:
                 known.free()  # what was begun before must not be continued with what comes back
                 self._look_again()
