@@ -74,7 +74,9 @@ class Pipeline:
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
         enter, its_fields = ledger_for(config)
-        source, readable = make_source(config, read := self._read(its_fields), self.events.told)
+        source, readable = make_source(
+            config, read := self._read(its_fields), self.events.told, isolate=config.server.isolate
+        )
         self.fields = [field for field in self.wanted if field.id in readable]
         warn_unreadable(config, self.wanted, readable)
         if config.disabled:

@@ -49,6 +49,10 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expected_gpus: Annotated[
         int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
     ] = 0
+    isolate: Annotated[
+        bool,
+        _about("Ask the driver in a process of its own: a crash inside its library costs that one.", flag="--isolate"),
+    ] = False
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,6 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 
 from otelgpu.config import Config
 from otelgpu.config.values import is_file
@@ -44,10 +43,13 @@ def wanted_fields(config: Config) -> list[Field]:
     return [wanted[id_] for id_ in sorted(wanted)]
 
 
-def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -> tuple[Source, frozenset[int]]:
+def make_source(
+    config: Config, wanted: Iterable[Field], told: Told = unheard, *, isolate: bool = False
+) -> tuple[Source, frozenset[int]]:
     """Build the source that the settings name; also say which fields it can read.
 
-    *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
+    *told* hears of each XID at once, if the source hears of them itself (`tells_xids`). With *isolate* the driver is
+    asked in another process. Raise ConfigError.
     """
     processes, jobs = config.processes, config.jobs
     asks = _wants_processes(config)
@@ -55,6 +57,9 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         if asks:
             key = "jobs.slurm" if processes.by == "off" else "processes.by"
             raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
+        if isolate:
+            where = config.origin("server.isolate")
+            raise ConfigError([f"{where}: server.isolate: a simulated node has no driver; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
@@ -63,19 +68,21 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         )
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
+    from otelgpu.sources.nvml.order import Order, source_for
 
-    uses = None
-    if asks:
-        from otelgpu.processes.owners import ProcessOwners, Telling
-        from otelgpu.processes.proc import ProcFolder
-        from otelgpu.sources.nvml.uses import Uses
+    order = Order(
+        fields=tuple(field.id for field in wanted),
+        telling=(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user) if asks else None,
+        proc_root=processes.proc_root,
+        slow_interval=config.sampling.slow_interval,
+        counting=counting_of(config),
+        sys_root=None if config.suspended.wake else config.suspended.sys_root,
+    )
+    if not isolate:
+        return source_for(order, told), NvmlSource.readable
+    from otelgpu.sources.isolated import IsolatedSource
 
-        telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
-        uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
-    slow = config.sampling.slow_interval
-    sys_root = None if config.suspended.wake else config.suspended.sys_root
-    source = NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config), sys_root=sys_root)
-    return source, NvmlSource.readable
+    return IsolatedSource(order, told), NvmlSource.readable
 
 
 def _wants_processes(config: Config) -> bool:

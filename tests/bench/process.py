@@ -1,5 +1,6 @@
 """The program itself: start, memory, many clients at once."""
 
+import resource
 import tempfile
 import threading
 import time
@@ -26,6 +27,7 @@ def process_figures() -> Iterator[Figure]:
         yield from _memory(served)
     with serving(models.h100(8).but(delays={"*": 0.002}), folder, "--reuse", "0") as served:
         yield _clients(served)
+    yield from _isolated()
 
 
 def _memory(served: Served) -> Iterator[Figure]:
@@ -46,6 +48,28 @@ def _memory(served: Served) -> Iterator[Figure]:
     )
     yield Figure(f"RSS after {SCRAPES} scrapes of 8 GPUs", sizes[-1], 45, "MB")
     yield Figure("RSS growth over the last 900 scrapes", sizes[-1] - sizes[99], 1.0, "MB")
+
+
+def _isolated() -> Iterator[Figure]:
+    """The same with `--isolate`: what the second process costs."""
+    medians: list[float] = []
+    for flags in ((), ("--isolate",)):
+        with serving(models.h100(8), Path(tempfile.mkdtemp(prefix="otelgpu-bench-")), "--reuse", "0", *flags) as served:
+            times = []
+            for _ in range(SCRAPES // 4):
+                started = time.perf_counter()
+                page = served.page()
+                times.append(time.perf_counter() - started)
+            medians.append(sorted(times)[len(times) // 2])
+            if flags:
+                tasks = Path(f"/proc/{served.process.pid}/task").iterdir()
+                (child,) = {pid for task in tasks for pid in (task / "children").read_text().split()}
+                pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])
+                theirs = pages * resource.getpagesize() / 1e6
+                yield Figure("--isolate: RSS of the process that serves", values(page, RSS)[""] / 1e6, 45, "MB")
+                yield Figure("--isolate: RSS of the process that asks", theirs, 27, "MB")
+    detail = f"{medians[0] * 1000:.1f} and {medians[1] * 1000:.1f} ms"
+    yield Figure("--isolate: a scrape, against one without", medians[1] / medians[0], 1.6, "times", detail)
 
 
 def _clients(served: Served) -> Figure:

@@ -106,6 +106,7 @@ class Instance(_Changes):
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
     hangs: AbstractSet[Key] = frozenset()
+    crashes: AbstractSet[Key] = frozenset()
 
     def facts(self) -> dict[Key, Answer]:
         """The facts by meaning as answers."""
@@ -152,6 +153,7 @@ class Gpu(_Changes):
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
     hangs: AbstractSet[Key] = frozenset()
+    crashes: AbstractSet[Key] = frozenset()
     instances: tuple[Instance | None, ...] = ()  # by MIG index; None is a hole
     lost: bool = False
     gone: bool = False
@@ -214,6 +216,7 @@ class Scenario(_Changes):
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
     hangs: AbstractSet[Key] = frozenset()
+    crashes: AbstractSet[Key] = frozenset()
 
     def with_gpu(self, slot: int, /, **changes: Any) -> Self:
         """A copy with the GPU in *slot* changed; see `but`."""
@@ -307,6 +310,7 @@ def _rule_lines(owner: Device | Scenario, answers: Mapping[Key, Answer]) -> Iter
     yield from (f"{_call(key)} ! {code}" for key, code in owner.errors.items() if code is not None)
     yield from (f"{_call(key)} delay_us {round(seconds * 1e6)}" for key, seconds in owner.delays.items() if seconds)
     yield from sorted(f"{_call(key)} hang" for key in owner.hangs)  # a set has no order
+    yield from sorted(f"{_call(key)} crash" for key in owner.crashes)
 
 
 def _plain(mapping: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -1,6 +1,7 @@
 /* What surrounds every call: counting, the state of the library, delays, hangs, errors, lost devices, the global lock. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,14 @@ static bool hangs(const Rules *r) {
     return false;
 }
 
+static void crash_if_wanted(const Rules *r) {
+    for (int i = 0; i < r->n; i++)
+        if (r->rules[i]->crash) {
+            signal(SIGSEGV, SIG_DFL);
+            raise(SIGSEGV);
+        }
+}
+
 static uint64_t delay(const Rules *r) {
     for (int i = 0; i < r->n; i++)
         if (r->rules[i]->delay_us) return r->rules[i]->delay_us;
@@ -98,6 +107,7 @@ static void suffer(Call *call, Fn fn, bool has_device, uint32_t id, const Args *
     Rules rules = rules_for(call, fn, args);
     uint64_t us = delay(&rules);
     if (us) pause_us(us);
+    crash_if_wanted(&rules);
     unsigned generation = atomic_load(&release_generation);
     while (hangs(&rules) && generation == atomic_load(&release_generation)) {
         pause_us(POLL_US);

@@ -60,7 +60,7 @@ typedef struct {
 typedef struct Entry { /* what one function answers for one device and one set of arguments */
     struct Entry *next;
     Args args;
-    bool has_values, has_error, hang;
+    bool has_values, has_error, hang, crash;
     int error;
     uint64_t delay_us;
     int n_values, room;

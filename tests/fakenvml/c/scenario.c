@@ -25,7 +25,8 @@
  *   gpu 0 FUNCTION ! 15                    fails with this code ([args] may be given here and below)
  *   gpu 0 FUNCTION delay_us 20000          takes this long
  *   gpu 0 FUNCTION hang                    blocks until the scenario has no hang here or fakenvml_release() is called
- *   gpu 0 * hang                           the same for every call on this device (also `!` and delay_us)
+ *   gpu 0 FUNCTION crash                   takes the whole process along, as a defect of the library does (SIGSEGV)
+ *   gpu 0 * hang                           the same for every call on this device (also `!`, delay_us and crash)
  *   system FUNCTION ...                    a call without a device, or the default for all devices; `system *` is every call
  *
  *   gpu 0 field[142/0] u64 7               NVML field id/scope: f64 u32 ul u64 i64 i32 u16
@@ -309,8 +310,10 @@ static void function_line(Reader *r, Device *d) {
         e->delay_us = number(r);
     } else if (word(r, "hang")) {
         e->hang = true;
+    } else if (word(r, "crash")) {
+        e->crash = true;
     } else {
-        refuse(r, "=, !, delay_us or hang is wanted");
+        refuse(r, "=, !, delay_us, hang or crash is wanted");
     }
 }
 

@@ -1,0 +1,45 @@
+"""What an NVML source is made of, as one value: it can be sent to another process.
+
+Rule 1: plain values only; who is asked to read processes and who is not is decided here, for both kinds of process.
+"""
+
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+from otelgpu.counts import Counting
+from otelgpu.events import Told
+from otelgpu.fields import CATALOGUE
+from otelgpu.sources.nvml.source import NvmlSource
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """The arguments of NvmlSource. `telling` are those of processes.owners.Telling; None: no process is asked about."""
+
+    fields: tuple[int, ...]  # ids
+    telling: tuple[Literal["off", "pod", "container", "process"], bool, bool, bool, bool] | None
+    proc_root: str
+    slow_interval: float  # seconds
+    counting: Counting
+    sys_root: str | None
+
+
+def source_for(order: Order, told: Told) -> NvmlSource:
+    """Make the source. *told* hears of each XID at once."""
+    uses = None
+    if order.telling is not None:
+        from otelgpu.processes.owners import ProcessOwners, Telling
+        from otelgpu.processes.proc import ProcFolder
+        from otelgpu.sources.nvml.uses import Uses
+
+        by, *rest = order.telling
+        uses = partial(Uses, owners=ProcessOwners(ProcFolder(order.proc_root), Telling(by, *rest)))
+    return NvmlSource(
+        (CATALOGUE[id_] for id_ in order.fields),
+        told,
+        uses=uses,
+        slow_interval=order.slow_interval,
+        counting=order.counting,
+        sys_root=order.sys_root,
+    )
