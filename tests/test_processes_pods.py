@@ -12,7 +12,7 @@ from tests.fakeproc import FakeProc, pod_path, uid
 from tests.harness import lines_of, until
 from tests.test_kubernetes import GPU_0
 from tests.test_kubernetes_api import Starter, api, kubelet, papers, watched
-from tests.test_processes import ENERGY, GIB, MEMORY, SM, counter, owned, owners, sample, using
+from tests.test_processes import ENERGY, GIB, MEMORY, PAST, REST, SM, counter, owned, owners, sample, using
 
 __all__ = ["api", "kubelet", "papers", "watched"]  # the fixtures
 
@@ -73,7 +73,8 @@ def test_a_pod_whose_name_nobody_tells_goes_by_its_uid(watched: Starter, api: Ap
 
     assert before == {(f"pod_uid={uid(1)}",): 3 * GIB, (f"pod_uid={uid(2)}",): 4 * GIB}
     assert owners(started.node.page(), ENERGY).keys() == owners(started.node.page(), MEMORY).keys() | {
-        ("owner=unattributed",)
+        REST,
+        PAST,
     }
 
 

@@ -173,17 +173,19 @@ class DcgmJoin:
     def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Copy]:
         """List the owner labels of each line that a series gets; one line without any when nobody is to be named.
 
-        The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job.
+        The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job. Of those alone
+        that are shown by themselves.
         """
         found = owners.by_device.get(series.device.uuid)
         if found is None:
             return NO_COPIES
-        pods: list[Owner | None] = [*_of_kind(found, OwnerKind.POD)]
+        shown = owners.shown(series.device.uuid)
+        pods: list[Owner | None] = [*_of_kind(shown, OwnerKind.POD)]
         if not self.virtual_gpus:
             pods = [sole_owner(found, OwnerKind.POD)]
         elif field.id in PER_PROCESS:
             pods = []
-        jobs: list[Owner | None] = [*_of_kind(found, OwnerKind.JOB)]
+        jobs: list[Owner | None] = [*_of_kind(shown, OwnerKind.JOB)]
         return [self._copy(pod, job) for pod in pods or [None] for job in jobs or [None]]
 
     def _copy(self, pod: Owner | None, job: Owner | None) -> Copy:

@@ -63,9 +63,9 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
     devices = snapshot.devices()
     owned = [
         (join.owner_labels(devices[uuid], owner), 1)
-        for uuid, found in owners.by_device.items()
+        for uuid in owners.by_device
         if uuid in devices
-        for owner in holders(found)
+        for owner in holders(owners.shown(uuid))
     ]
     if owned:
         text = "Who holds a GPU or MIG instance, a series for each owner; always 1. To be joined on."
