@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from otelgpu.attribution.crowds import Crowds
 from otelgpu.attribution.deviceids import DeviceIds, Found
+from otelgpu.attribution.doubts import Doubts
 from otelgpu.attribution.jobs import NO_JOBS, Jobs, JobTable
 from otelgpu.attribution.kubelet import Allocation
 from otelgpu.attribution.mirror import Mirror
@@ -107,6 +108,9 @@ class Attribution:
         self.slices = slices
         self._shows_uids = shows_uids
         self._names_uids = names_uids
+        self._doubts = None if metas is None else Doubts(metas)
+        if pods is not None and self._doubts is not None:
+            pods.renewed = self._doubts.renewed
         self._crowds = Crowds(per_gpu=limits.owners_per_gpu, in_all=limits.owners)
         self._lock = threading.Lock()
         self._ids = DeviceIds(())
@@ -141,7 +145,7 @@ class Attribution:
         return _Tables(
             none.pods if self.pods is None else self.pods.table(),
             none.jobs if self.jobs is None else self.jobs.table(),
-            none.metas if self.metas is None else self.metas.table(),
+            none.metas if self._doubts is None else self._doubts.table(),
             none.slices if self.slices is None else self.slices.table(),
             self.pods is not None and self.pods.is_known,
         )
