@@ -8,12 +8,15 @@ Rule 3: an owner that has its place keeps it while it is there, or its total wou
         Whoever finds none is part of OTHER.
 Rule 4: an owner that has gone keeps its total for KEEP seconds, so that the last of it is scraped; memory follows the
         owners there are, and the limits.
+Rule 5: the totals of a GPU add up to its own counter at any time. What it had used before it was first seen is PAST,
+        and so is the total of an owner that is forgotten: were another's to grow by it, energy would seem to be used
+        twice. When the GPU's counter begins again all of them do.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from otelgpu.model import OTHER, UNATTRIBUTED, Device, DeviceUse, Owner, OwnerKind, Sample, Spent, Use
+from otelgpu.model import OTHER, PAST, UNATTRIBUTED, Device, DeviceUse, Owner, OwnerKind, Sample, Spent, Use
 
 KEEP = 600.0  # seconds
 ENERGY = 156  # DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION
@@ -21,6 +24,7 @@ ALL = 100  # percent
 
 THE_OTHERS = Owner(OwnerKind.REST, rest=OTHER)
 THE_REST = Owner(OwnerKind.REST, rest=UNATTRIBUTED)
+THE_PAST = Owner(OwnerKind.REST, rest=PAST)
 
 _Place = tuple[str, Owner]  # the device's UUID, and its owner
 
@@ -44,6 +48,17 @@ class _Gpu:
     counter: int | None = None
     others: _Account | None = None
     rest: _Account | None = None
+    past: _Account | None = None
+
+    def begin_again(self, at: float, unix: float) -> None:
+        """Let all totals begin at 0 at this moment. Those who have gone have no part in what comes."""
+        self.accounts = {
+            place: _Account(unix, account.seen_at, is_measured=account.is_measured)
+            for place, account in self.accounts.items()
+            if place in self.there
+        }
+        self.others = None if self.others is None else _Account(unix, at, is_measured=True)
+        self.rest, self.past = _Account(unix, at), _Account(unix, at)
 
 
 class Ledger:
@@ -103,14 +118,19 @@ class Ledger:
         gone = sorted(gpu.accounts.keys() - gpu.there, key=lambda place: (gpu.accounts[place].seen_at, place))
         for count, place in enumerate(gone):
             if at - gpu.accounts[place].seen_at > KEEP or len(gone) - count > self._per_gpu:
-                del gpu.accounts[place]
+                forgotten = gpu.accounts.pop(place)
+                if gpu.past is not None:  # else nothing was shared yet
+                    gpu.past.millijoules += forgotten.millijoules
 
     def _share(self, gpu: _Gpu, energy: int, sample: Sample, *, at: float, unix: float) -> None:
         """Share what was used since the sweep before. A counter that has gone back began again at 0 meanwhile."""
         before, gpu.counter = gpu.counter, energy
-        if gpu.rest is None:
-            gpu.rest = _Account(unix, at)
-        passed = 0 if before is None else energy - before if energy >= before else energy
+        if gpu.rest is None or gpu.past is None:
+            gpu.rest, gpu.past = _Account(unix, at), _Account(unix, at, energy)
+        passed = 0 if before is None else energy - before
+        if passed < 0:
+            gpu.begin_again(at, unix)
+            passed = energy
         own = next((each for each in sample.used if each.device.uuid == sample.device.uuid), None)
         uses = () if own is None else own.uses
         whole = max(ALL, sum(use.sm or 0 for use in uses))
@@ -140,8 +160,8 @@ def _energy(sample: Sample) -> int | None:
 
 def _spent(gpu: _Gpu, device: Device) -> Iterable[Spent]:
     accounts = [(owner, account) for (_, owner), account in sorted(gpu.accounts.items(), key=lambda item: item[0])]
-    for owner, account in (*accounts, (THE_OTHERS, gpu.others), (THE_REST, gpu.rest)):
-        if account is not None and (account.is_measured or owner is THE_REST):
+    for owner, account in (*accounts, (THE_OTHERS, gpu.others), (THE_PAST, gpu.past), (THE_REST, gpu.rest)):
+        if account is not None and (account.is_measured or owner in (THE_PAST, THE_REST)):
             yield Spent(device, owner, account.millijoules, account.since_unix)
 
 

@@ -164,6 +164,7 @@ class OwnerKind(StrEnum):
 
 OTHER = "other"  # owners beyond the limits, summed
 UNATTRIBUTED = "unattributed"  # what cannot be said to be anybody's
+PAST = "past"  # energy from before the GPU was seen, and of owners that are forgotten
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -186,7 +187,7 @@ class Owner:
     process: str = ""  # its name
     user: str = ""  # the number of the user it runs as
     pid: str = ""
-    rest: str = ""  # OTHER or UNATTRIBUTED
+    rest: str = ""  # OTHER, UNATTRIBUTED or PAST
 
 
 class Use(NamedTuple):
@@ -235,7 +236,8 @@ class Owners:
     """Who uses which device: owners in a fixed order, by the device's own UUID (`GPU-...` or `MIG-...`).
 
     `identity` changes whenever the table differs from the one before, as a Snapshot's does. `pods_known`: Kubernetes
-    has told which pods hold what, so that a device that is not in the table is held by none.
+    has told which pods hold what, so that a device that is not in the table is held by none. `cut`: those of its owners
+    that are shown by themselves, for a device that has more than the limits let through.
     """
 
     identity: int
@@ -244,6 +246,11 @@ class Owners:
     pods: Mapping[str, Owner] = field(
         default_factory=lambda: MappingProxyType({})
     )  # by UID; only where processes are asked about
+    cut: Mapping[str, tuple[Owner, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def shown(self, uuid: str) -> tuple[Owner, ...]:
+        """List the owners of a device that are shown by themselves."""
+        return self.cut[uuid] if uuid in self.cut else self.by_device.get(uuid, ())
 
 
 NOBODY = Owners(0, MappingProxyType({}))

@@ -16,6 +16,8 @@ from tests import (
     test_kubernetes_api,
     test_kubernetes_manifest,
     test_owners,
+    test_processes,
+    test_processes_pods,
 )
 
 Test = Callable[..., None]
@@ -70,11 +72,20 @@ DEFECTS: dict[str, tuple[Test, ...]] = {
     "the pod's total stands on each of its containers' and replicas' rows": (
         test_owners.test_virtual_gpus_never_pass_the_devices_use_off_as_a_pods,
         test_owners.test_a_container_with_two_replicas_of_a_gpu_is_its_only_owner,
+        test_processes_pods.test_virtual_gpus_show_what_each_pod_uses,
     ),
     "pod labels and UIDs are missing with shared and claimed GPUs": (
         test_kubernetes_api.test_uids_and_labels_are_shown_in_every_mode,
         test_dra.test_claims_go_with_every_mode,
     ),
+    "graphics processes are left out": (test_processes.test_a_process_that_is_on_two_lists_counts_once,),
+    "process ids of one GPU are looked up for another, and kept": (
+        test_processes.test_a_process_id_that_is_used_again_is_another_process,
+    ),
+    "samples of use are read from time 0 on, so that old ones are mixed in": (
+        test_processes.test_an_old_sample_says_nothing,
+    ),
+    "where no UID is known all pods are one": (test_processes_pods.test_a_pod_whose_name_nobody_tells_goes_by_its_uid,),
     # claims
     "only v1beta1 of ResourceSlices is known": (test_dra.test_the_newest_version_that_is_offered_is_asked,),
     "the start waits for ResourceSlices without a limit": (test_dra.test_a_cluster_without_it_costs_only_the_claims,),

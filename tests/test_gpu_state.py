@@ -51,7 +51,7 @@ STATES = [
     ({"util": 0, "used": 64}, "allocated_idle", "unallocated"),
     ({"util": 0, "used": 65}, "allocated_idle", "used_outside_kubernetes"),
     ({"util": 1, "used": 0}, "in_use", "used_outside_kubernetes"),
-    ({"util": None, "used": 9000}, None, "used_outside_kubernetes"),
+    ({"util": None, "used": 9000}, "in_use", "used_outside_kubernetes"),
     ({"util": None, "used": 3}, "allocated_idle", "unallocated"),
     ({"util": 0, "used": None}, "allocated_idle", "unallocated"),
     ({"util": 5, "used": None}, "in_use", "used_outside_kubernetes"),
@@ -84,6 +84,28 @@ def test_on_mig_each_instance_has_a_state_and_the_whole_has_none(cluster: Starte
     assert allocated == {"2": 0, "3": 1, "9": 0, "10": 0}
     assert states(page).keys() == {"0/2", "0/3", "0/9", "0/10"}
     assert states(page)["0/3"] in {"in_use", "allocated_idle"}
+
+
+def test_an_instance_without_activity_is_told_by_its_memory(cluster: Starter) -> None:
+    """An A100 has no activity by instance; that a program has it open is the next best that can be known."""
+    scenario = models.a100_mig()
+    used, empty = (each for each in scenario.gpus[0].instances[:2] if each is not None)
+    scenario = scenario.with_instance(0, 0, memory_used=900 * MIB).with_instance(0, 1, memory_used=12 * MIB)
+    page = cluster(scenario, pod("a", used.uuid), pod("b", empty.uuid)).node.settled_page()
+
+    assert states(page)[f"0/{used.gi}"] == "in_use"
+    assert states(page)[f"0/{empty.gi}"] == "allocated_idle"
+
+
+def test_activity_that_was_not_told_this_time_leaves_the_state_open(cluster: Starter) -> None:
+    """A question that failed may be answered the next time; memory that is held does not say that something runs."""
+    started = cluster(using(util=5, used=9000), pod("a", GPU))
+    started.node.page()
+    started.node.show(using(util=5, used=9000).with_gpu(0, errors={UTILIZATION: 999}))
+    page = started.node.page()
+
+    assert "0" not in states(page)
+    assert {line.labels["gap"] for line in lines_of(page) if line.name == "otelgpu_missing"} >= {"failed"}
 
 
 def test_a_gpu_that_does_not_answer_has_no_state(cluster: Starter) -> None:

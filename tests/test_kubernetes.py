@@ -23,7 +23,7 @@ from otelgpu.attribution.messages import allocations_in
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podresources_pb2 import GetRequest, GetResponse, ListResponse, Pod
 from otelgpu.attribution.pods import SETTLES, Pods, own_pod_of
-from otelgpu.config import Kubernetes, Otlp
+from otelgpu.config import Kubernetes, Limits, Otlp
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
 from tests.conftest import ROOT, Golden
@@ -341,7 +341,7 @@ def test_the_exporters_own_pod_owns_nothing(node: Callable[..., Node], kubelet: 
     assert pods.looked(LIMIT)
     snapshot = node(H100).sweep()
 
-    assert [x.pod for x in Attribution(pods=pods).owners(snapshot).by_device[GPU_0]] == ["a"]
+    assert [x.pod for x in Attribution(pods=pods, limits=Limits()).owners(snapshot).by_device[GPU_0]] == ["a"]
     assert pods.stop(LIMIT)
 
 
@@ -554,7 +554,7 @@ def test_the_last_answer_holds_until_it_expires(node: Callable[..., Node], kubel
     kubelet.start()
     clock = Turned()
     pods = Pods(Client(str(kubelet.path)), refresh=10, expire=60, clock=clock)
-    attribution = Attribution(pods=pods)
+    attribution = Attribution(pods=pods, limits=Limits())
     pods.start()
     assert pods.looked(LIMIT)
     started = node(H100)
@@ -634,6 +634,48 @@ def test_five_hundred_pods_in_more_than_four_mebibytes_are_read(cluster: Starter
 
     assert len(ListResponse(pods=started.kubelet.pods).SerializeToString()) > 5_000_000
     assert started.owners() == [("0", "", "a")]
+
+
+def test_a_crowd_on_one_gpu_does_not_flood_the_page(cluster: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    """With copies, 500 sharers would be 500 times all series. Those beyond the limit are counted, and still hold it."""
+    crowd = [pod(f"pod-{i:03}", f"{GPU_0}::{i}") for i in range(500)]
+    started = cluster(H100, *crowd, virtual_gpus=True)
+    page = started.node.page()
+    of_one = owners_on(lines_of(page), TEMPERATURE)
+    started.says(pod("first", f"{GPU_0}::500"), *crowd[1:])
+    after = started.node.page()
+    started.says(*crowd[:3])
+    calm = started.node.page()
+
+    assert of_one == [("0", "", f"pod-{i:03}") for i in range(100)]
+    assert owners_on(lines_of(page), "otelgpu_gpu_owner") == of_one
+    assert values(page, "otelgpu_attribution_left_out", "source") == {"": 400}
+    assert set(owners_on(lines_of(after), TEMPERATURE)) == {*of_one[1:], ("0", "", "first")}
+    assert values(calm, "otelgpu_attribution_left_out", "source") == {"": 0}
+    assert len(owners_on(lines_of(calm), TEMPERATURE)) == 3
+    assert [record.getMessage() for record in caplog.records if "every owner" in record.getMessage()] == [
+        "not every owner is shown: there are more than limits.owners_per_gpu or limits.owners"
+    ]
+
+
+def test_who_is_shown_stays_and_those_who_are_not_still_hold_the_gpu(
+    node: Callable[..., Node], kubelet: Kubelet
+) -> None:
+    """A GPU of two that shows one of them is not that one's alone; a newcomer pushes nobody off the page."""
+    kubelet.pods = [pod("m", f"{GPU_0}::0")]
+    kubelet.start()
+    settings = Kubernetes(enabled=True, socket=str(kubelet.path), refresh=FOR_EVER)
+    started = Cluster(node(H100, kubernetes=settings, limits=Limits(owners_per_gpu=1, owners=1)), kubelet)
+    assert started.node.pipeline.attribution.looked(LIMIT)
+    alone = started.node.page()
+    started.says(pod("a", f"{GPU_0}::1"), pod("m", f"{GPU_0}::0"), pod("b", GPU_1))
+    both = started.node.page()
+
+    assert owners_on(lines_of(alone), TEMPERATURE) == [("0", "", "m")]
+    assert owners_on(lines_of(both), "otelgpu_gpu_owner") == [("0", "", "m")]
+    assert owners_on(lines_of(both), TEMPERATURE) == [("1", "", "b")]  # a label there takes no series more
+    assert values(both, "otelgpu_gpu_allocated") == {"0": 1, "1": 1}
+    assert values(both, "otelgpu_attribution_left_out", "source") == {"": 2}
 
 
 def test_owners_that_come_and_go_use_up_nothing(cluster: Starter) -> None:

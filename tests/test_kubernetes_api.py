@@ -779,6 +779,43 @@ def test_a_pod_that_goes_is_no_longer_an_owner(watched: Starter, api: ApiServer,
     until(lambda: started.owners() == [], "the end of the owner")
 
 
+def test_a_pod_that_goes_while_the_kubelet_is_away_is_no_longer_an_owner(
+    watched: Starter, api: ApiServer, kubelet: Kubelet
+) -> None:
+    """The kubelet's last word holds for minutes; that a pod is gone is known earlier. The others stay."""
+    api.put(pod_object("a"), pod_object("b"))
+    started = watched(pod("a", GPU_0), pod("b", GPU_1), **UIDS)
+    api.is_watched()
+    kubelet.stop()
+    api.remove("a")
+
+    until(lambda: started.owners() == [("1", "", "b")], "the end of the owner")
+
+
+def test_a_pod_made_anew_while_nothing_is_heard_has_no_uid_of_the_old_one(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet tells names alone: whoever held nothing in between may be another one; the others keep theirs."""
+    caplog.set_level(logging.INFO)
+    api.put(pod_object("a-0", uid="first", team="red"), pod_object("b", team="blue"))
+    started = watched(pod("a-0", GPU_0), pod("b", GPU_1), **UIDS, **LABELS)
+    api.is_watched()
+    api.forbidden = {"list", "watch"}
+    api.end_watches()
+    until(lambda: started.meta().is_up is False, "the end of the watch")
+    still = started.uids()
+    started.says(pod("b", GPU_1))
+    started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    doubted, teams = started.uids(), [labels.get("team") for labels in started.labels()]
+    api.silently(pod_object("a-0", uid="second", team="green"))
+    api.forbidden = set()
+    until(lambda: started.uids() == {"a-0": "second", "b": "uid-of-b"}, "the second")
+
+    assert still == {"a-0": "first", "b": "uid-of-b"}
+    assert doubted == {"a-0": "-", "b": "uid-of-b"}
+    assert teams == [None, "blue"]
+
+
 # ---- the program
 
 

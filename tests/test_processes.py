@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import random
 import subprocess
 import sys
 import time
@@ -19,8 +20,9 @@ from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
-from tests.harness import Node, config, lines_of, refused, series, serving
+from tests.harness import Node, config, lines_of, refused, series, serving, values
 from tests.push.collectors import Collector, collector
+from tests.test_mig import instance, split
 
 UTILIZATION, INFO = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
 COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"
@@ -30,6 +32,7 @@ LATER = int((time.time() + 3600) * 1_000_000)  # a time stamp that is young when
 MEMORY, SM = "otelgpu_owner_memory_used_bytes", "otelgpu_owner_sm_utilization_ratio"
 ENERGY = "otelgpu_owner_energy_joules_total"
 GIB = 1 << 30
+REST, PAST = ("owner=unattributed",), ("owner=past",)
 NOT_SUPPORTED, UNKNOWN, DENIED = 3, 999, 4
 GPU = models.h100(2).gpus[0].uuid
 
@@ -287,7 +290,7 @@ def test_an_instance_has_its_own_owners(start: Start, proc: FakeProc, fake: Fake
 
     assert owners(page) == {("GPU_I_ID=2", *pod_label(1)): GIB, ("GPU_I_ID=9", *pod_label(2)): 2 * GIB}
     assert owners(page, SM) == {}
-    assert owners(page, ENERGY) == {("owner=unattributed",): 0}
+    assert owners(page, ENERGY) == {REST: 0, PAST: values(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")["0"] / 1000}
     assert {line.labels["gap"] for line in lines_of(page) if line.name == "otelgpu_owners_missing"} == {"unsupported"}
     assert fake.calls(UTILIZATION) == 0
 
@@ -302,6 +305,24 @@ PATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "a static pod": (f"/kubepods/burstable/pod{'ab' * 16}/{container_id(7)}", (f"pod_uid={'ab' * 16}",)),
     "kind": (f"/docker/{container_id(9)}/kubelet.slice/kubelet-{pod_path(1)[1:]}", pod_label(1)),
     "seen out of a namespace": (f"/../../{pod_path(1, 7).rpartition('burstable-')[2]}", pod_label(1)),
+    "kind with podman": (f"/machine.slice/libpod-{container_id(9)}.scope/container{pod_path(1)}", pod_label(1)),
+    "k3d": (f"/system.slice/docker-{container_id(9)}.scope/kubepods/burstable/pod{uid(1)}", pod_label(1)),
+    "a node's own, seen out of a container": (f"/../..{pod_path(1)}", pod_label(1)),
+    "a neighbour, seen out of a pod": (f"/../../kubepods-burstable-pod{uid(1)}.slice/x", pod_label(1)),
+    "a neighbour, seen out of a pod of another class": (f"/../../../besteffort/pod{uid(1)}/x", pod_label(1)),
+    "a user who plays pod": (
+        f"/user.slice/user-1000.slice/user@1000.service{pod_path(1).rpartition('/')[0]}",
+        ("unit=user@1000.service",),
+    ),
+    "a user who plays pod, seen out of a namespace": (
+        f"/../../user.slice/user-1000.slice/user@1000.service/pod{uid(1)}",
+        ("unit=user@1000.service",),
+    ),
+    "a service with groups of its own that plays pod": (
+        f"/system.slice/ci.service/kubepods/besteffort/pod{uid(1)}",
+        ("unit=ci.service",),
+    ),
+    "a group of the right name at the top": (f"/pod{uid(1)}", ("owner=unattributed",)),
     "docker in a pod": (f"{pod_path(1, 7)}/docker/{container_id(8)}", pod_label(1)),
     "a pod that is gone": (f"{pod_path(1, 7)} (deleted)", pod_label(1)),
     "docker": (f"/docker/{container_id(7)}", (f"container_id={container_id(7)}",)),
@@ -582,6 +603,18 @@ def test_an_owner_keeps_its_place_while_it_is_there(start: Start, proc: FakeProc
     assert freed == {pod_label(1): GIB, pod_label(3): 9 * GIB}
 
 
+def test_every_compute_instance_of_a_gpu_instance_is_asked(start: Start, proc: FakeProc) -> None:
+    """A GPU instance is one device, and its users are those of all its compute instances, in one sum for each owner."""
+    for pid, pod in ((11, 1), (12, 2), (13, 2)):
+        proc.run(pid, pod_path(pod))
+    first = instance(21, gi=1, ci=0, profile="1c.3g.40gb").but(processes=(Process(11, GIB), Process(12, GIB)))
+    second = instance(22, gi=1, ci=1, profile="1c.3g.40gb").but(processes=(Process(13, 2 * GIB),))
+    page = start(split(first, second)).page()
+
+    assert owners(page) == {("GPU_I_ID=1", *pod_label(1)): GIB, ("GPU_I_ID=1", *pod_label(2)): 3 * GIB}
+    assert owners(page, "otelgpu_owners_missing") == {("GPU_I_ID=1", "what=utilization", "gap=unsupported"): 1}
+
+
 # ---- energy
 
 
@@ -603,10 +636,10 @@ def test_energy_is_shared_by_measured_use(start: Start, proc: FakeProc) -> None:
     third = owners(started.page(), ENERGY)
     rest = ("owner=unattributed",)
 
-    assert first == {pod_label(1): 0, pod_label(2): 0, rest: 0}
-    assert second == {pod_label(1): 4.001, pod_label(2): 2.5, rest: 3.502}
-    assert third == {pod_label(1): 4.001, pod_label(2): 4.5, rest: 3.502}
-    assert sum(third.values()) == pytest.approx(12.003, abs=1e-9)
+    assert first == {pod_label(1): 0, pod_label(2): 0, rest: 0, PAST: 5000}
+    assert second == {pod_label(1): 4.001, pod_label(2): 2.5, rest: 3.502, PAST: 5000}
+    assert third == {pod_label(1): 4.001, pod_label(2): 4.5, rest: 3.502, PAST: 5000}
+    assert sum(third.values()) == pytest.approx(5012.003, abs=1e-9)
 
 
 def test_who_works_more_than_the_whole_shares_the_whole(start: Start, proc: FakeProc) -> None:
@@ -617,7 +650,7 @@ def test_who_works_more_than_the_whole_shares_the_whole(start: Start, proc: Fake
     started = start(counter(1000, both))
     started.show(counter(2500, both))
 
-    assert owners(started.page(), ENERGY) == {pod_label(1): 0.9, pod_label(2): 0.6, ("owner=unattributed",): 0}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 0.9, pod_label(2): 0.6, REST: 0, PAST: 1}
 
 
 def test_it_does_not_matter_who_reads_and_how_often(start: Start, proc: FakeProc) -> None:
@@ -629,11 +662,11 @@ def test_it_does_not_matter_who_reads_and_how_often(start: Start, proc: FakeProc
     started.sweep()
     pages = [owners(started.page(sweep=False), ENERGY) for _ in range(3)]
 
-    assert pages == [{pod_label(1): 1, ("owner=unattributed",): 1}] * 3
+    assert pages == [{pod_label(1): 1, REST: 1, PAST: 1}] * 3
 
 
-def test_a_counter_that_begins_again_takes_nothing_away(start: Start, proc: FakeProc) -> None:
-    """The driver was loaded anew: what the counter shows now was used since."""
+def test_totals_begin_again_when_the_counter_does(start: Start, proc: FakeProc) -> None:
+    """The driver was loaded anew: what the counter shows now was used since, and that is all there is to be shared."""
     proc.run(11, pod_path(1))
     scenario = using({11: 1}, sample(11, 50))
     started = start(counter(9_000_000, scenario))
@@ -642,8 +675,8 @@ def test_a_counter_that_begins_again_takes_nothing_away(start: Start, proc: Fake
     started.show(counter(400, scenario))
     after = owners(started.page(), ENERGY)
 
-    assert before == {pod_label(1): 0.5, ("owner=unattributed",): 0.5}
-    assert after == {pod_label(1): 0.7, ("owner=unattributed",): 0.7}
+    assert before == {pod_label(1): 0.5, REST: 0.5, PAST: 9000}
+    assert after == {pod_label(1): 0.2, REST: 0.2, PAST: 0}
 
 
 def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start, proc: FakeProc) -> None:
@@ -656,7 +689,7 @@ def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start,
     started.show(counter(3000, scenario))
 
     assert between == {}
-    assert owners(started.page(), ENERGY) == {pod_label(1): 1, ("owner=unattributed",): 1}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 1, REST: 1, PAST: 1}
 
 
 def test_without_measured_use_all_energy_is_nobodys(start: Start, proc: FakeProc) -> None:
@@ -666,7 +699,7 @@ def test_without_measured_use_all_energy_is_nobodys(start: Start, proc: FakeProc
     started = start(counter(1000, scenario))
     started.show(counter(3000, scenario))
 
-    assert owners(started.page(), ENERGY) == {("owner=unattributed",): 2}
+    assert owners(started.page(), ENERGY) == {REST: 2, PAST: 1}
 
 
 def test_an_owner_that_has_gone_keeps_its_total_for_a_while(
@@ -686,9 +719,42 @@ def test_an_owner_that_has_gone_keeps_its_total_for_a_while(
     started.show(counter(6000, using({})))
     forgotten = owners(started.page(), ENERGY)
 
-    assert gone == {pod_label(1): 1, ("owner=unattributed",): 2}
-    assert back == {pod_label(1): 2, ("owner=unattributed",): 3}
-    assert forgotten == {("owner=unattributed",): 3}
+    assert gone == {pod_label(1): 1, REST: 2, PAST: 1}
+    assert back == {pod_label(1): 2, REST: 3, PAST: 1}
+    assert forgotten == {REST: 3, PAST: 3}
+
+
+@pytest.mark.parametrize("keep", [600, -1])
+def test_the_sum_over_owners_is_the_gpus_own_counter_at_any_time(
+    keep: float, start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads, whoever comes, goes, is forgotten and comes back, is too many, and when the counter begins again.
+
+    And so is the sum of what came on top, without the past, which nobody uses any more.
+    """
+    monkeypatch.setattr("otelgpu.ledger.KEEP", keep)
+    chance = random.Random(4)
+    for pid in range(1, 9):
+        proc.run(pid, pod_path(pid))
+    total = 7_000_000
+    started = start(counter(total, using({})), limits=Limits(owners_per_gpu=3))
+    before = owners(started.page(), ENERGY)
+    for turn in range(60):
+        passed = chance.randrange(100_000)
+        total = passed if turn == 40 else total + passed
+        pids = chance.sample(range(1, 9), chance.randrange(7))
+        used = using(dict.fromkeys(pids, 1), *(sample(pid, chance.randrange(60)) for pid in pids))
+        started.show(counter(total, used))
+        page = started.page()
+        now = owners(page, ENERGY)
+        grown = sum(
+            max(value - (before.get(who, 0) if turn != 40 else 0), 0) for who, value in now.items() if who != PAST
+        )
+
+        assert sum(now.values()) == pytest.approx(values(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")["0"] / 1000)
+        assert sum(now.values()) == pytest.approx(total / 1000)
+        assert grown == pytest.approx(passed / 1000)
+        before = now
 
 
 def test_those_beyond_the_limit_have_a_total_together(start: Start, proc: FakeProc) -> None:
@@ -699,7 +765,7 @@ def test_those_beyond_the_limit_have_a_total_together(start: Start, proc: FakePr
     started = start(counter(1000, scenario), limits=Limits(owners_per_gpu=1))
     started.show(counter(2000, scenario))
 
-    assert owners(started.page(), ENERGY) == {pod_label(1): 0.2, ("owner=other",): 0.7, ("owner=unattributed",): 0.1}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 0.2, ("owner=other",): 0.7, REST: 0.1, PAST: 1}
 
 
 def test_a_gpu_that_is_down_shows_no_owners_and_loses_no_energy(start: Start, proc: FakeProc) -> None:
@@ -714,7 +780,7 @@ def test_a_gpu_that_is_down_shows_no_owners_and_loses_no_energy(start: Start, pr
     started.show(counter(5000, scenario))
 
     assert owners(down) == owners(down, ENERGY) == {}
-    assert owners(started.page(), ENERGY) == {pod_label(1): 2, ("owner=unattributed",): 2}
+    assert owners(started.page(), ENERGY) == {pod_label(1): 2, REST: 2, PAST: 1}
 
 
 # ---- Slurm's jobs on the series of the GPU
@@ -901,8 +967,8 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     energy = owners(page, ENERGY)
 
     assert len(owners(page)) == 41
-    assert len(energy) <= 40 + 40 + 2  # those that are there, as many that have gone, and the rest
-    assert sum(energy.values()) <= (sweeps - 1) + 1e-6
+    assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
+    assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
 
 

@@ -12,7 +12,7 @@ from tests.fakeproc import FakeProc, pod_path, uid
 from tests.harness import lines_of, until
 from tests.test_kubernetes import GPU_0
 from tests.test_kubernetes_api import Starter, api, kubelet, papers, watched
-from tests.test_processes import ENERGY, GIB, MEMORY, SM, counter, owned, owners, sample, using
+from tests.test_processes import ENERGY, GIB, MEMORY, PAST, REST, SM, counter, owned, owners, sample, using
 
 __all__ = ["api", "kubelet", "papers", "watched"]  # the fixtures
 
@@ -51,6 +51,32 @@ def test_pods_that_share_a_gpu_are_measured_and_named(watched: Starter, api: Api
     assert not any("pod_uid" in line.labels for line in lines_of(page) if not line.name.startswith("otelgpu_owner_"))
 
 
+def test_virtual_gpus_show_what_each_pod_uses(watched: Starter, api: ApiServer, proc: FakeProc) -> None:
+    """dcgm-exporter's sharing mode: two fields are measured by pod, once for each; the GPU's own line stays."""
+    told(api)
+    api.put(pod_object("idle", uid=uid(3)))
+    shared = (*SHARED, pod("idle", f"{GPU_0}::2"), pod("unknown", f"{GPU_0}::3"))
+    settings = Processes(by="process", proc_root=str(proc.folder))
+    started = watched(*shared, scenario=USED, processes=settings, virtual_gpus=True)
+
+    def rows(name: str) -> list[tuple[str, str, float]]:
+        lines = [line for line in lines_of(started.node.page()) if line.name == name and line.labels["gpu"] == "0"]
+        return [(line.labels.get("pod", ""), line.labels.get("pod_uid", ""), line.value) for line in lines]
+
+    used = rows("DCGM_FI_DEV_FB_USED")
+    assert used[0][:2] == ("", "")
+    assert used[1:] == [("idle", uid(3), 0), ("notebook-a", uid(1), 3072), ("notebook-b", uid(2), 4096)]
+    assert rows("DCGM_FI_DEV_GPU_UTIL")[1:] == [
+        ("idle", uid(3), 0),
+        ("notebook-a", uid(1), 45),
+        ("notebook-b", uid(2), 30),
+    ]
+    proc.end(21)  # from now on it is not known whose it is, so that it may be the idle one's
+    started.node.show(using({11: 1, 12: 2, 22: 4}))
+    assert rows("DCGM_FI_DEV_FB_USED")[1:] == [("notebook-a", uid(1), 3072)]
+    assert rows("DCGM_FI_DEV_GPU_UTIL")[1:] == [("notebook-a", uid(1), 0)]
+
+
 def test_the_page_is_as_reviewed(watched: Starter, api: ApiServer, proc: FakeProc, golden: Golden) -> None:
     """With the pods' labels, by container."""
     told(api)
@@ -73,7 +99,8 @@ def test_a_pod_whose_name_nobody_tells_goes_by_its_uid(watched: Starter, api: Ap
 
     assert before == {(f"pod_uid={uid(1)}",): 3 * GIB, (f"pod_uid={uid(2)}",): 4 * GIB}
     assert owners(started.node.page(), ENERGY).keys() == owners(started.node.page(), MEMORY).keys() | {
-        ("owner=unattributed",)
+        REST,
+        PAST,
     }
 
 

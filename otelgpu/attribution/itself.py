@@ -57,6 +57,14 @@ def create_attribution_instruments(meter: Meter, attribution: Attribution) -> No
                 lambda: [Observation(jobs.skipped, {"source": jobs.name})],
             )
         )
+    rows.append(
+        (
+            "otelgpu.attribution.left_out",
+            "",
+            "Owners of GPUs that have no series of their own, as there are more than limits.owners* let through.",
+            lambda: [Observation(attribution.left_out)],
+        )
+    )
     for name, unit, description, report in rows:
         meter.create_observable_gauge(name, callbacks=[_callback(report)], unit=unit, description=description)
 

@@ -120,6 +120,11 @@ class Mirror(Generic[Key, Item]):
         return 0.0 if state.connected else max(self._clock() - state.heard_at, 0.0)
 
     @property
+    def heard_at(self) -> float | None:
+        """When the server last said something, by the clock; None when it never has."""
+        return self._state.heard_at
+
+    @property
     def is_connected(self) -> bool:
         """Whether a watch is open, so that every change arrives."""
         return self._state.connected

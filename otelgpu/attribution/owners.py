@@ -1,7 +1,8 @@
 """Owners: what the kubelet and the job files say, put on the devices of a snapshot.
 
 Rule 1: `owners` computes and never waits; it is called by whoever makes a page.
-Rule 2: the result depends on the tables and the snapshot's devices alone, never on the order in which either came.
+Rule 2: the result depends on the tables and the snapshot's devices alone, never on the order in which either came; but
+        where there are more owners than the limits let through, those who were shown go on being shown.
 """
 
 import logging
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from otelgpu.attribution.crowds import Crowds
 from otelgpu.attribution.deviceids import DeviceIds, Found
+from otelgpu.attribution.doubts import Doubts
 from otelgpu.attribution.jobs import NO_JOBS, Jobs, JobTable
 from otelgpu.attribution.kubelet import Allocation
 from otelgpu.attribution.mirror import Mirror
 from otelgpu.attribution.podmeta import PodKey, PodMeta, PodMetaTable
 from otelgpu.attribution.pods import NOTHING, Pods, Table
 from otelgpu.attribution.slices import DeviceTable, Slice, SliceTable, devices_in
+from otelgpu.config import Limits
 from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -84,7 +88,7 @@ class Attribution:
     """Says who uses which device, from *pods* and *jobs* (None: not asked for).
 
     *metas* adds UIDs (with *shows_uids*) and labels to pods; *slices* tell which devices claims mean. With *names_uids*
-    the table also says which pod a UID is, for what processes use.
+    the table also says which pod a UID is, for what processes use. *limits* say how many are shown by themselves.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Attribution:
         slices: Mirror[str, Slice] | None = None,
         shows_uids: bool = True,
         names_uids: bool = False,
+        limits: Limits,
     ) -> None:
         self.pods = pods
         self.jobs = jobs
@@ -103,6 +108,10 @@ class Attribution:
         self.slices = slices
         self._shows_uids = shows_uids
         self._names_uids = names_uids
+        self._doubts = None if metas is None else Doubts(metas)
+        if pods is not None and self._doubts is not None:
+            pods.renewed = self._doubts.renewed
+        self._crowds = Crowds(per_gpu=limits.owners_per_gpu, in_all=limits.owners)
         self._lock = threading.Lock()
         self._ids = DeviceIds(())
         self._made = _Made(-1, _NO_TABLES, NOBODY, 0)
@@ -113,6 +122,12 @@ class Attribution:
     def unmatched(self) -> int:
         """How many device ids of the kubelet's mean no device of the snapshot before."""
         return self._made.unmatched
+
+    @property
+    def left_out(self) -> int:
+        """How many owners have no series of their own, as there are too many."""
+        owners = self._made.owners
+        return sum(len(owners.by_device[uuid]) - len(shown) for uuid, shown in owners.cut.items())
 
     def owners(self, snapshot: Snapshot) -> Owners:
         """Say who uses the devices of *snapshot*, as far as it is known at this moment."""
@@ -130,7 +145,7 @@ class Attribution:
         return _Tables(
             none.pods if self.pods is None else self.pods.table(),
             none.jobs if self.jobs is None else self.jobs.table(),
-            none.metas if self.metas is None else self.metas.table(),
+            none.metas if self._doubts is None else self._doubts.table(),
             none.slices if self.slices is None else self.slices.table(),
             self.pods is not None and self.pods.is_known,
         )
@@ -216,7 +231,11 @@ class Attribution:
         before = self._made.owners
         if by_device == before.by_device and pods_known == before.pods_known and pods == before.pods:
             return before
-        return Owners(before.identity + 1, MappingProxyType(by_device), pods_known, MappingProxyType(pods))
+        cut = self._crowds.shown(by_device, self._ids.devices)
+        self._say_if_crowded(is_crowded=bool(cut))
+        return Owners(
+            before.identity + 1, MappingProxyType(by_device), pods_known, MappingProxyType(pods), MappingProxyType(cut)
+        )
 
     def _ask_about_new_devices(self) -> None:
         """Have the kubelet asked at once when there is a device that was not there before, but for the first ones."""
@@ -224,6 +243,12 @@ class Attribution:
         if self._seen and present - self._seen and self.pods is not None:
             self.pods.hurry()
         self._seen |= present
+
+    def _say_if_crowded(self, *, is_crowded: bool) -> None:
+        if is_crowded and not self._made.owners.cut:
+            logger.warning("not every owner is shown: there are more than limits.owners_per_gpu or limits.owners")
+        elif self._made.owners.cut and not is_crowded:
+            logger.info("every owner is shown again")
 
     def _say_if_foreign(self, unmatched: list[str], *, is_foreign: bool) -> None:
         if is_foreign == self._is_foreign:

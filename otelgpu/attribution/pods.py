@@ -1,7 +1,8 @@
 """Which container holds which device: the kubelet's answers, asked for in the background and kept.
 
 Rule 1: readers take the last good answer, whole; none of them ever waits for the kubelet.
-Rule 2: while the kubelet does not answer its last word holds for `expire` seconds, then nobody owns anything.
+Rule 2: while the kubelet does not answer its last word holds for `expire` seconds, then nobody owns anything. A pod of
+        which the API server says meanwhile that it is gone owns nothing from then on.
 Rule 3: a fault is logged when it appears (or becomes another one) and when it clears.
 Rule 4: a pod that is new, or is told of by the API server, is asked about alone where the kubelet can do that (Get):
         then its first figures have an owner, and the other 499 pods are not listed for it.
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -51,7 +53,7 @@ class Pods:
     """Asks *kubelet* every *refresh* seconds.
 
     *drivers* are those of Dynamic Resource Allocation whose claims count; *own_pod* is (namespace, name) of a pod that
-    owns nothing.
+    owns nothing. `renewed` hears in the background which pods hold something else than before.
     """
 
     name = "kubelet"
@@ -73,6 +75,7 @@ class Pods:
         self._resources = (*GPU_RESOURCES, *resource_names)
         self._drivers = frozenset(drivers)
         self._own_pod = own_pod
+        self.renewed: Callable[[Iterable[PodKey]], None] = lambda _: None
         self._clock = clock
         self._table = NOTHING
         self._answered_at: float | None = None
@@ -82,6 +85,7 @@ class Pods:
         self._hurried = False
         self._noticed_lock = threading.Lock()
         self._noticed: set[PodKey] = set()
+        self._gone: set[PodKey] = set()  # as the API server says; the kubelet is still to be asked
         self._can_get = True
         self._finished = 0
         self._problem: str | None = None
@@ -127,6 +131,8 @@ class Pods:
             with self._noticed_lock:
                 self._noticed.add(key)
         elif holds and not is_there:
+            with self._noticed_lock:
+                self._gone.add(key)
             self.hurry()
 
     # life
@@ -154,6 +160,7 @@ class Pods:
                 self._settled_at = self._clock() + SETTLES
         with self._noticed_lock:
             noticed, self._noticed = self._noticed, set()
+            gone = frozenset(self._gone)
         is_due = self._hurried or self._is_due() or place != self._place
         if not is_due and noticed and self._can_get and self._problem is None:
             is_due = len(noticed) > MOST_GETS or not self._get(noticed)
@@ -161,18 +168,22 @@ class Pods:
             return
         self._hurried = False
         self._place = place
+        with self._noticed_lock:
+            self._gone -= gone
         started_at = self._clock()
         problem = None
         try:
             held = self._held(self._kubelet.allocations())
         except KubeletError as error:
             problem = str(error)
+            self._drop(gone)
         else:
             if held or not self._table or self._clock() >= self._settled_at:
                 self._keep(held)
                 self._answered_at = self._clock()
             else:
                 self._hurried = True  # it listens before it knows what runs; the pods have gone on meanwhile
+                self._drop(gone)
         self._asked_at = started_at
         self._say(problem)
         self._finished += 1
@@ -195,7 +206,13 @@ class Pods:
 
     def _keep(self, held: Table) -> None:
         if held != self._table:
+            changed = set(held) ^ set(self._table)
             self._table = held
+            self.renewed({(one.namespace, one.pod) for one in changed})
+
+    def _drop(self, pods: AbstractSet[PodKey]) -> None:
+        """Believe the API server that these have gone, where the kubelet does not tell."""
+        self._keep(tuple(held for held in self._table if (held.namespace, held.pod) not in pods))
 
     def _is_due(self) -> bool:
         return self._asked_at is None or self._clock() - self._asked_at >= self._refresh

@@ -14,7 +14,7 @@ from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
 from otelgpu.attribution.pods import Pods, own_pod_of
 from otelgpu.attribution.slices import DRIVER, SliceListing
-from otelgpu.config import Config, Kubernetes
+from otelgpu.config import Config
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +23,12 @@ def attribution_for(config: Config, environ: Mapping[str, str]) -> Attribution:
     """Build what is asked for; nothing runs before `start`."""
     jobs = None if config.jobs.dir is None else Jobs(config.jobs.dir, refresh=config.jobs.refresh)
     if not config.kubernetes.enabled:
-        return Attribution(jobs=jobs)
-    return _in_kubernetes(config.kubernetes, environ, jobs, names_uids=config.processes.by != "off")
+        return Attribution(jobs=jobs, limits=config.limits)
+    return _in_kubernetes(config, environ, jobs)
 
 
-def _in_kubernetes(
-    kubernetes: Kubernetes, environ: Mapping[str, str], jobs: Jobs | None, *, names_uids: bool
-) -> Attribution:
+def _in_kubernetes(config: Config, environ: Mapping[str, str], jobs: Jobs | None) -> Attribution:
+    kubernetes, names_uids = config.kubernetes, config.processes.by != "off"
     pods = Pods(
         Kubelet(kubernetes.socket),
         refresh=kubernetes.refresh,
@@ -54,5 +53,11 @@ def _in_kubernetes(
         api = Api(environ, kubernetes.service_account)
         slices = Mirror(api, SliceListing(kubernetes.node), expire=kubernetes.expire)
     return Attribution(
-        pods=pods, jobs=jobs, metas=metas, slices=slices, shows_uids=kubernetes.pod_uid, names_uids=names_uids
+        pods=pods,
+        jobs=jobs,
+        metas=metas,
+        slices=slices,
+        shows_uids=kubernetes.pod_uid,
+        names_uids=names_uids,
+        limits=config.limits,
     )

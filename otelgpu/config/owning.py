@@ -260,7 +260,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     owners_per_gpu: Annotated[
         int,
         Meta(ge=1, le=10000),
-        about('More owners than this on one GPU are summed as `owner="other"`.'),
+        about(
+            'More owners than this on one GPU are summed as `owner="other"`; pods and jobs beyond it that hold the '
+            "GPU have no series of their own."
+        ),
     ] = 100
     owners: Annotated[
         int,

@@ -24,7 +24,7 @@ from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
 from otelgpu.fields.xid import xid_text
-from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
+from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot, Use
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"  # the conventions that SemconvJoin's names are of
 HOSTNAME_LABEL: Mapping[str, str] = {"4.8.2": "Hostname", "4.8.3": "hostname", "4.9": "hostname"}
@@ -39,8 +39,8 @@ def _xid_labels(number: float) -> Attributes:
 VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
 
 # Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
-# copy of the device's value, so a copy would say something else under the same name.
-PER_PROCESS = frozenset((203, 252))
+# copy of the device's value but what the pod uses, which is known where processes are asked about.
+PER_PROCESS: Mapping[int, Callable[[Use], int | None]] = {203: lambda use: use.sm, 252: lambda use: use.memory}
 
 
 class Copy(NamedTuple):
@@ -173,18 +173,24 @@ class DcgmJoin:
     def copies(self, field: Field, series: Series, owners: Owners) -> Sequence[Copy]:
         """List the owner labels of each line that a series gets; one line without any when nobody is to be named.
 
-        The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job.
+        The device's only owner, or with `virtual_gpus` each of them; each of these lines once per job. Of those alone
+        that are shown by themselves.
         """
         found = owners.by_device.get(series.device.uuid)
         if found is None:
             return NO_COPIES
-        pods: list[Owner | None] = [*_of_kind(found, OwnerKind.POD)]
+        shown = owners.shown(series.device.uuid)
+        pods: list[Owner | None] = [*_of_kind(shown, OwnerKind.POD)]
         if not self.virtual_gpus:
             pods = [sole_owner(found, OwnerKind.POD)]
         elif field.id in PER_PROCESS:
             pods = []
-        jobs: list[Owner | None] = [*_of_kind(found, OwnerKind.JOB)]
+        jobs: list[Owner | None] = [*_of_kind(shown, OwnerKind.JOB)]
         return [self._copy(pod, job) for pod in pods or [None] for job in jobs or [None]]
+
+    def copy_of(self, pod: Owner) -> Copy:
+        """Give the labels of a line that is a pod's own."""
+        return self._copy(pod, None)
 
     def _copy(self, pod: Owner | None, job: Owner | None) -> Copy:
         attributes = (self._owner_attributes(pod) if pod else ()) + (self._owner_attributes(job) if job else ())

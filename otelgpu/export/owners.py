@@ -12,7 +12,7 @@ from typing import Protocol
 from opentelemetry.sdk.metrics.export import Gauge, Metric, NumberDataPoint
 
 from otelgpu.export.join import holders
-from otelgpu.model import Attributes, Device, Owner, OwnerKind, Owners, Snapshot
+from otelgpu.model import Attributes, Device, Gap, Owner, OwnerKind, Owners, Snapshot
 
 GPU_OWNER = "otelgpu.gpu.owner"
 GPU_ALLOCATED = "otelgpu.gpu.allocated"
@@ -63,9 +63,9 @@ def owner_metrics(join: OwnerLabels, snapshot: Snapshot, owners: Owners) -> Iter
     devices = snapshot.devices()
     owned = [
         (join.owner_labels(devices[uuid], owner), 1)
-        for uuid, found in owners.by_device.items()
+        for uuid in owners.by_device
         if uuid in devices
-        for owner in holders(found)
+        for owner in holders(owners.shown(uuid))
     ]
     if owned:
         text = "Who holds a GPU or MIG instance, a series for each owner; always 1. To be joined on."
@@ -117,6 +117,7 @@ def states(devices: Iterable[Device], snapshot: Snapshot, owners: Owners) -> tup
         for key, number in snapshot.numbers.get(id_, {}).items():
             read.setdefault(snapshot.series[key].device.uuid, {})[id_] = number
     found: list[State | None] = []
+    never: frozenset[tuple[int, str]] | None = None  # looked up where it matters, which is seldom
     for device in devices:
         numbers = read.get(device.uuid)
         if numbers is None:
@@ -124,8 +125,22 @@ def states(devices: Iterable[Device], snapshot: Snapshot, owners: Owners) -> tup
             continue
         asked = _GPU_ACTIVITY if device.instance_id is None else _INSTANCE_ACTIVITY
         activity = max((numbers[id_] for id_ in asked if id_ in numbers), default=None)
-        found.append(_state(activity, numbers.get(_MEMORY_USED), is_held=_is_held(device, owners)))
+        memory = numbers.get(_MEMORY_USED)
+        if activity is None and memory is not None:
+            never = _never_told(snapshot) if never is None else never
+            if all((id_, device.uuid) in never or (id_, device.gpu_uuid) in never for id_ in asked):
+                activity = memory > IDLE_MEMORY  # the next best that can be known
+        found.append(_state(activity, memory, is_held=_is_held(device, owners)))
     return tuple(found)
+
+
+def _never_told(snapshot: Snapshot) -> frozenset[tuple[int, str]]:
+    """List which activity is not told for good, by whom: none by an instance of an A100."""
+    return frozenset(
+        (gap.field.id, gap.device.uuid)
+        for gap in snapshot.missing
+        if gap.gap is Gap.UNSUPPORTED and gap.field.id in _GPU_ACTIVITY
+    )
 
 
 def _state(activity: float | None, memory: float | None, *, is_held: bool) -> State | None:

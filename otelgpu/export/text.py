@@ -22,12 +22,12 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otelgpu.config.listed import LABEL, Counter
-from otelgpu.export.join import VALUE_LABELS, Copy, DcgmJoin, shape_named, written
+from otelgpu.export.join import PER_PROCESS, VALUE_LABELS, Copy, DcgmJoin, shape_named, written
 from otelgpu.export.numberlabels import NumberLabels
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
 from otelgpu.fields import Field, help_in, kind_in
 from otelgpu.instruments import SERIES
-from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, Snapshot
+from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, SeriesKey, Snapshot, Use
 
 OWN = "otelgpu."
 UNIT_SUFFIXES: Mapping[str, str] = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "J": "_joules"}
@@ -85,6 +85,7 @@ class TextPage:
         as_labels = [item for item in numeric for row in rows.get(item.id, ()) if row and row.kind == LABEL]
         self._number_labels = NumberLabels(as_labels, join)
         self._use_lines: UseLines | None = None  # made with the first use there is: it costs memory
+        self._pod_shares: Mapping[str, Iterable[Use]] = {}
         self._owned: tuple[Identity | None, list[Block]] = (None, [])
         self._allocatable: tuple[Identity | None, list[Device]] = (None, [])
         self._states: tuple[tuple[Identity, tuple[State | None, ...]] | None, list[Block]] = (None, [])
@@ -113,6 +114,7 @@ class TextPage:
                 found += [(family.field.id, family, metric.data.data_points) for family in families]  # type: ignore[misc]
         lines: list[str] = []
         if snapshot is not None:
+            self._pod_shares = self._shares(snapshot, owners)
             self._write_families(lines, found, snapshot, owners, openmetrics=openmetrics)
             own.extend(self._owner_blocks(snapshot, owners))
             if shown:
@@ -179,15 +181,39 @@ class TextPage:
             number = render(value)
             for prefix in copies:
                 lines.append(prefix + number)  # noqa: PERF401 - nearly always one
+            if self._pod_shares and family.field.id in PER_PROCESS:
+                lines.extend(self._pod_lines(family, key, snapshot))
+
+    def _shares(self, snapshot: Snapshot, owners: Owners) -> Mapping[str, Iterable[Use]]:
+        """Look up what each pod uses, where dcgm-exporter's sharing mode is wanted and processes are asked about."""
+        if not (self._join.virtual_gpus and snapshot.used and owners.pods):
+            return {}
+        from otelgpu.export.podshares import pod_shares
+
+        return pod_shares(snapshot, owners)
+
+    def _pod_lines(self, family: _Family, key: SeriesKey, snapshot: Snapshot) -> Iterator[str]:
+        """Write what each pod uses of a device, below the device's own line."""
+        series = snapshot.series[key]
+        for use in self._pod_shares.get(series.device.uuid, ()):
+            number = PER_PROCESS[family.field.id](use)
+            if number is None:
+                continue
+            prefix = family.prefixes.get((key, use.owner))
+            if prefix is None:
+                copy = self._join.copy_of(use.owner)
+                prefix = family.prefixes[key, use.owner] = [self._prefix(family, series, snapshot, copy)]
+            yield prefix[0] + family.render(number)
 
     def _prefixes(
         self, family: _Family, series: Series, snapshot: Snapshot, owners: Owners, *, more: Attributes
     ) -> list[str]:
-        numbers = self._number_labels.of(series.device)
-        return [
-            f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, Copy(owned, texts + numbers)))} "
-            for owned, texts in self._join.copies(family.field, series, owners)
-        ]
+        copies = self._join.copies(family.field, series, owners)
+        return [self._prefix(family, series, snapshot, copy, more=more) for copy in copies]
+
+    def _prefix(self, family: _Family, series: Series, snapshot: Snapshot, copy: Copy, *, more: Attributes = ()) -> str:
+        copy = Copy(copy.attributes, copy.labels + self._number_labels.of(series.device))
+        return f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, copy))} "
 
     def _owner_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
         identity = (snapshot.identity, owners.identity)

@@ -4,9 +4,10 @@
     /system.slice/slurmstepd.scope/job_42/step_0/user/task_0
 
 Rule 1: paths are read as they are found in the field, by what is sure in them: a pod's UID, a container's 64 digits, a
-        job below slurm. Where they begin does not matter: seen out of a control group namespace they begin with /..
-Rule 2: who may make groups of his own makes them below one that tells whose he is: the outermost pod and container
-        count, and a job only at the top.
+        job below slurm. Seen out of a control group namespace they begin with /.., and lack what both have above them.
+Rule 2: who may make groups of his own makes them below one that tells whose he is: a job counts only at the top, a pod
+        only in the tree that the kubelet makes there, or in a container that is a node (kind), and not below a session,
+        a service or a user's own systemd; then the outermost container.
 Rule 3: of several hierarchies (version 1, or both versions) the one that says most counts.
 """
 
@@ -14,8 +15,19 @@ import re
 from typing import NamedTuple
 
 _UID = r"[0-9a-f]{8}(?P<dash>[-_])[0-9a-f]{4}(?P=dash)[0-9a-f]{4}(?P=dash)[0-9a-f]{4}(?P=dash)[0-9a-f]{12}"
-_POD = re.compile(rf"[/-]pod(?P<uid>{_UID}|[0-9a-f]{{32}})(?:\.slice)?(?=[/:]|$)")  # a static pod's has no dashes
-_CONTAINER = re.compile(r"[/:-](?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_ID = "[0-9a-f]{64}"
+# Where a kubelet's tree may begin that does not begin at the top; only root makes groups there.
+_NODE = (
+    rf"/docker/{_ID}|/system\.slice/docker-{_ID}\.scope|/machine\.slice/libpod-{_ID}\.scope(?:/container)?"
+    r"|/system\.slice/(?:containerd|crio|docker)\.service"
+)
+_CLASS = "burstable|besteffort"
+_POD = re.compile(
+    rf"(?P<up>(?:/\.\.)+)?(?:{_NODE})*(?:/kubelet(?:\.slice)?)?(?P<tree>/(?:kubelet-)?kubepods(?:\.slice)?)?"
+    rf"(?:/(?:(?:kubelet-)?kubepods-)?(?:{_CLASS})(?:\.slice)?)?/(?P<slice>(?:kubelet-)?kubepods-(?:(?:{_CLASS})-)?)?"
+    rf"pod(?P<uid>{_UID}|[0-9a-f]{{32}})(?:\.slice)?(?=[/:]|$)"  # a static pod's has no dashes
+)
+_CONTAINER = re.compile(rf"[/:-](?P<id>{_ID})(?:\.scope)?(?=/|$)")
 _JOB = re.compile(
     r"(?:/\.\.)*(?:/system\.slice)?/(?:slurm[^/]*|[^/]*slurmstepd\.scope)/"
     r"(?:uid_(?P<user>[0-9]{1,10})/)?job_(?P<job>[0-9]{1,20})(?:/step_(?P<step>[0-9A-Za-z_.]{1,40}))?(?=/|$)"
@@ -52,7 +64,7 @@ def place_in(text: str) -> Place:
 def _place(path: str) -> Place:
     if job := _JOB.match(path):
         return Place(job=job["job"], step=job["step"] or "", job_user=job["user"] or "")
-    if pod := _POD.search(path):
+    if (pod := _POD.match(path)) and (pod["up"] or pod["tree"] or pod["slice"]):
         container = _CONTAINER.search(path, pod.end())
         return Place(pod_uid=pod["uid"].replace("_", "-"), container_id=container["id"] if container else "")
     if container := _CONTAINER.search(path):

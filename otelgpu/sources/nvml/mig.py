@@ -3,11 +3,12 @@
 Rule 1: looked up at each sweep while MIG is on: a GPU can be partitioned anew at any moment, and NVML uses the ids
         and handles of a destroyed instance again. The UUID tells whether an instance is still the same one.
         The check is made before an instance is read and again after, for it may change hands in between.
-Rule 2: one device per GPU instance, as dcgm-exporter counts them: of several compute instances the first speaks.
+Rule 2: one device per GPU instance, as dcgm-exporter counts them: of several compute instances the first speaks. Only
+        of its own processes it knows no others', so who uses the instance is asked of all of them (`beside`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,12 +50,14 @@ class Layout:
         self._can_mig = True
         self._most = 0
         self._known: dict[str, Instance] = {}
+        self._beside: dict[int | None, list[Handle]] = {}
 
     def instances(self) -> list[Instance]:
         """List the GPU instances there are now, in the driver's order. Empty with MIG off."""
         self._look()
         found: dict[str, Instance] = {}
         first: dict[int | None, Instance] = {}
+        self._beside = {}
         for index in range(self._places() if self.is_on else 0):
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, index)
@@ -66,9 +69,14 @@ class Layout:
                 raise_if_whole(error)
                 continue  # the place is empty, or was emptied just now
             found[uuid] = instance
-            first.setdefault(instance.device.instance_id, instance)
+            if first.setdefault(instance.device.instance_id, instance) is not instance:
+                self._beside.setdefault(instance.device.instance_id, []).append(handle)
         self._known = found
         return list(first.values())
+
+    def beside(self, instance: Instance) -> Sequence[Handle]:
+        """List the other compute instances of a GPU instance, as they were when `instances` was last called."""
+        return self._beside.get(instance.device.instance_id, ())
 
     def _look(self) -> None:
         """See whether MIG is on; an error that may pass leaves that as it was."""

@@ -17,8 +17,8 @@ from otelgpu.sources.nvml.plan import Answer, Plan
 class UseQuestions(Protocol):
     """What asks who uses a device (`uses.Uses`, which costs memory that is spent only where it is wanted)."""
 
-    def ask(self) -> DeviceUse:
-        """Ask once. Raise DeviceDownError when the device is gone."""
+    def ask(self, beside: Sequence[Handle] = ()) -> DeviceUse:
+        """Ask once, also those *beside*. Raise DeviceDownError when the device is gone."""
 
 
 UseMaker: TypeAlias = Callable[[Device, Handle], UseQuestions]
@@ -44,9 +44,9 @@ class Readers:
         """Give what has been answered of `answers` under way; called by another thread."""
         return self.plan.so_far() + self._profiled
 
-    def used(self) -> list[DeviceUse]:
-        """Ask who uses the device, where that is wanted."""
-        return [] if self.uses is None else [self.uses.ask()]
+    def used(self, beside: Sequence[Handle] = ()) -> list[DeviceUse]:
+        """Ask who uses the device, where that is wanted. *beside* are the other compute instances of a GPU instance."""
+        return [] if self.uses is None else [self.uses.ask(beside)]
 
     def free(self) -> None:
         if self.gpm is not None:

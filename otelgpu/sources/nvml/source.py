@@ -259,7 +259,7 @@ class NvmlSource:
             readers = known.instances.get(instance)
             if readers is None:
                 readers = known.instances[instance] = self._instance_readers(known, instance)
-            theirs, by = readers.answers(), readers.used()
+            theirs, by = readers.answers(), readers.used(known.mig.beside(instance))
             if instance.is_there():
                 there.append(instance.device)
                 answers += theirs

@@ -10,6 +10,7 @@ Rule 4: all of it runs in the thread of the GPU.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pynvml
@@ -68,14 +69,17 @@ class Uses:
         self._refused: set[object] = set()
         self._known: dict[int, Known] = {}
 
-    def ask(self) -> DeviceUse:
-        """Ask who is here and what they use. Raise DeviceDownError when the device itself is gone."""
+    def ask(self, beside: Sequence[Handle] = ()) -> DeviceUse:
+        """Ask who is here, or *beside* it on the same device, and what they use.
+
+        Raise DeviceDownError when the device itself is gone.
+        """
         if self._again.is_due():
             self._refused.clear()
         if self._owners.obstacle() is not None:
             self._known = {}
             return DeviceUse(self._device, gaps=((OWNER, Gap.DENIED),))
-        listed = self._listed()
+        listed = self._listed((self._handle, *beside))
         sampled = self._sampled() if self._owners.telling.uses else {}
         gaps = tuple(
             (what, found) for what, found in ((MEMORY, listed), (UTILIZATION, sampled)) if isinstance(found, Gap)
@@ -98,13 +102,13 @@ class Uses:
         uses = tuple(_summed(owner, parts) for owner, parts in sorted(by_owner.items()))
         return DeviceUse(self._device, uses, gaps, tuple(sorted(jobs)), unknown)
 
-    def _listed(self) -> Mapping[int, int | None] | Gap:
+    def _listed(self, handles: Sequence[Handle]) -> Mapping[int, int | None] | Gap:
         """Give the memory of every process on the device, None where the driver does not tell it."""
         found: dict[int, int | None] = {}
         gap = Gap.UNSUPPORTED
         is_told = False
-        for ask in LISTS:
-            answer = self._asked(ask, partial(ask, self._handle))
+        for ask, handle in product(LISTS, handles):
+            answer = self._asked(ask, partial(ask, handle))
             if isinstance(answer, Gap):
                 if answer is not Gap.UNSUPPORTED:
                     return answer
@@ -120,7 +124,10 @@ class Uses:
         return found if is_told else gap
 
     def _sampled(self) -> Mapping[int, Shares] | Gap:
-        """Give the newest shares of every process that has worked of late. NVML has none for MIG instances."""
+        """Give the newest shares of every process that has worked of late.
+
+        There are none for MIG instances: NVML's documentation says that MIG is not supported here.
+        """
         if self._device.instance_id is not None:
             return Gap.UNSUPPORTED
         now = self._wall()
