@@ -49,6 +49,15 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expected_gpus: Annotated[
         int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
     ] = 0
+    web_config: Annotated[
+        str,
+        _about(
+            "Prometheus' web configuration file: TLS, passwords, headers (docs/web.md).",
+            flag="--web-config-file",
+            variable="DCGM_EXPORTER_WEB_CONFIG_FILE",
+            word="FILE",
+        ),
+    ] = ""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
