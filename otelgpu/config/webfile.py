@@ -166,18 +166,23 @@ class _File:
         if self._values.get(f"{HTTP}.http2"):
             remarks.append(f"{self._place(f'{HTTP}.http2')}: HTTP/2 is not spoken; clients get HTTP/1.1")
         tls = self._tls()
+        context = None
+        if tls is not None:
+            odd: list[str] = []
+            context = made(tls, self._complain, odd)
+            remarks += [f"{self._place(TLS)}: {text}" for text in odd]
         return Web(
-            context=None if tls is None else made(tls, self._complain, remarks),
+            context=context,
             sans=frozenset() if tls is None else tls.sans,
             headers={name: text for name, text in headers.items() if text},
             users=cast("dict[str, bytes]", self._values.get(USERS, {})),
             rate=self._rate(),
             files=(self._path, *(() if tls is None else tls.files)),
-            remarks=tuple(f"{whole(self._path)}: {text}" if ":" not in text else text for text in remarks),
+            remarks=tuple(remarks),
         )
 
     def _place(self, key: str) -> str:
-        return f"{whole(self._path)}:{line_of(self._nodes[key])}"
+        return f"{whole(self._path)}:{line_of(self._nodes[key])}: {key}"
 
     def _complain(self, name: str, what: str) -> None:
         """Add a problem of a key of the TLS section, or of the section itself."""
