@@ -39,6 +39,7 @@ from otelgpu.server.application import Site
 from otelgpu.server.driver import Holding
 from otelgpu.server.listen import bound_all
 from otelgpu.server.pages import Pages
+from otelgpu.server.plain import Gate
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
@@ -180,7 +181,18 @@ class Pipeline:
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
             driver=Holding(self.sampler.release, self.sampler.resume, executor),
+            gate=self._gate(),
         )
+
+    def _gate(self) -> Gate | None:
+        """Build what guards the pages, where a web configuration file asks for it."""
+        if not (path := self.config.server.web_config):
+            return None
+        from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
+
+        guard = Guard(path, asked_by=f"{self.config.origin('server.web_config')}: {path}")
+        guard.create_instruments(self._provider.get_meter("otelgpu", __version__))
+        return guard
 
     def _answered(self, code: int, seconds: float) -> None:
         self.tally.scrapes[code] += 1

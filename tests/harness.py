@@ -274,6 +274,6 @@ def serving(
 
 def _urls(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
-        match = re.search(r"(http://\S+|unix:\S+)", line)
+        match = re.search(r"(https?://\S+|unix:\S+)", line)
         if match:
             yield match[1]

@@ -82,11 +82,24 @@ def load(
     )
     problems += _contradictions(config, chosen)
     config = with_counters(config, chosen.get("fields", ()), problems)
+    config = _with_web(config, chosen.get("server.web_config", ()), problems)
     problems += from_sdk(environ)
     problems += more
     if problems:
         raise ConfigError(finished(problems))
     return config
+
+
+def _with_web(config: Config, given: Iterable[Given], problems: list[Problem]) -> Config:
+    """Judge the web configuration file, which is read again by whoever serves."""
+    remarks: list[Remark] = []
+    for one in given:
+        if path := config.server.web_config:
+            from otelgpu.config.webfile import read  # here, for the same reason as below
+
+            asked_by = one.place if one.got is None else f"{one.place}: {whole(path)}"
+            remarks += map(Remark, read(path, asked_by=asked_by, problems=problems).remarks)
+    return replace(config, remarks=(*config.remarks, *remarks))
 
 
 def finished(problems: Iterable[Problem]) -> list[str]:

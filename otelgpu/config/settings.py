@@ -53,6 +53,15 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         _about("Ask the driver in a process of its own: a crash inside its library costs that one.", flag="--isolate"),
     ] = False
+    web_config: Annotated[
+        str,
+        _about(
+            "Prometheus' web configuration file: TLS, passwords, headers (docs/web.md).",
+            flag="--web-config-file",
+            variable="DCGM_EXPORTER_WEB_CONFIG_FILE",
+            word="FILE",
+        ),
+    ] = ""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

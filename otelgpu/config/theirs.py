@@ -4,9 +4,8 @@ Where a setting is spelt as there, the setting itself says so (`about(letter=, v
 
 Rule 1: what dcgm-exporter takes is taken with its meaning, or answered: what otelgpu does not do yet is refused as a
         flag and a warning as a variable, and what has no meaning here is a warning. Its own default asks for nothing.
-Rule 2: what guards the page (TLS, passwords) is refused in both places: to serve without it would be to give it away.
-Rule 3: a spelling that a setting has is the setting's; its row here then counts for nothing.
-Rule 4: of one flag that is given twice the last one counts, as there.
+Rule 2: a spelling that a setting has is the setting's; its row here then counts for nothing.
+Rule 3: of one flag that is given twice the last one counts, as there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,6 @@ class Answer(StrEnum):
     TAKEN = "taken"
     LATER = "not done yet"
     IDLE = "without meaning here"
-    GUARD = "refused everywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +102,6 @@ _ROWS = (
         EXPORTER + "CLOCK_EVENTS_COUNT_WINDOW_SIZE",
         "clock events are not counted",
         default="300000",
-    ),
-    Row(
-        ("--web-config-file",),
-        EXPORTER + "WEB_CONFIG_FILE",
-        answer=Answer.GUARD,
-        why="TLS and passwords are not there yet; put a proxy in front, and leave this away",
     ),
     _later(
         "--web-systemd-socket", EXPORTER + "SYSTEMD_SOCKET", "sockets of systemd are not taken over", is_switch=True
@@ -208,7 +200,7 @@ def _answered(
             remarks.append(Remark(f"{place}: the driver is asked each {_SHORTEST_MS} ms, and not more often"))
     elif not says:
         return
-    elif row.answer is Answer.GUARD or (row.answer is Answer.LATER and is_flag):
+    elif row.answer is Answer.LATER and is_flag:
         problems.append(Problem(f"{origin}: not taken by otelgpu: {row.why}"))
     else:
         remarks.append(Remark(f"{origin}: passed over: {row.why}"))

@@ -18,6 +18,8 @@ from typing import Any
 
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
+from otelgpu.server.halfclosed import HalfClosed
+
 logger = logging.getLogger(__name__)
 
 BATCH = 64  # connections taken in before others on the loop have their turn
@@ -127,7 +129,7 @@ class Door:
         return False
 
 
-class Stream(IOStream):
+class Stream(HalfClosed, IOStream):
     """A connection that is answered with 431 when its headers are longer than `read_until_regex` may read."""
 
     _refused: set[asyncio.Task[None]] = set()  # noqa: RUF012 - of all connections: it bounds what they cost together

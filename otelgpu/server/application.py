@@ -22,7 +22,7 @@ from tornado.web import Application, RequestHandler
 from otelgpu.server.driver import Holding, driver_paths
 from otelgpu.server.headers import accepted, accepts_gzip, scrape_deadline
 from otelgpu.server.pages import Pages
-from otelgpu.server.plain import Plain
+from otelgpu.server.plain import Gate, Plain
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ class Site:
     openmetrics_first: bool = False  # semconv names lose nothing in OpenMetrics; DCGM's do
     send_limit: float = SEND
     driver: Holding | None = None  # whoever can let go of the driver
+    gate: Gate | None = None  # who guards the pages
     load: Load = field(default_factory=Load)
 
 
@@ -214,8 +215,10 @@ def _path(target: str) -> str:
 class Nothing(_Here):
     """Any other path."""
 
-    def prepare(self) -> None:
-        self.say(404, "not found")
+    async def prepare(self) -> None:
+        await super().prepare()
+        if not self._finished:
+            self.say(404, "not found")
 
 
 def application(site: Site) -> Application:
@@ -230,6 +233,7 @@ def application(site: Site) -> Application:
         default_handler_class=Nothing,
         default_handler_args=arguments,
         log_function=_log,
+        gate=site.gate,
     )
 
 

@@ -1,7 +1,7 @@
 """/-/release and /-/resume: let go of the driver, so that it can be unloaded, and take it again.
 
-Rule 1: for whoever is on this machine: from its own addresses or over a unix socket. A page in a browser there is not
-        meant: it says where it comes from.
+Rule 1: for whoever is on this machine: from its own addresses or over a unix socket; from elsewhere for those who came
+        with a password or a certificate that was checked. A page in a browser is not meant: it says where it is from.
 Rule 2: looking changes nothing: only POST does.
 """
 
@@ -41,8 +41,8 @@ class _Driver(Plain):
 
     async def post(self) -> None:
         """Do it, and say what became of it."""
-        if not self._is_local() or "Origin" in self.request.headers:
-            self.say(HTTPStatus.FORBIDDEN, "only from this machine, and not from a browser")
+        if not (self._is_local() or self._is_known()) or "Origin" in self.request.headers:
+            self.say(HTTPStatus.FORBIDDEN, "only from this machine or with a password, and not from a browser")
         elif self.request.path == "/-/resume":
             self.holding.resume()
             self.say(HTTPStatus.OK, "the driver is taken again")
@@ -53,6 +53,9 @@ class _Driver(Plain):
                 self.say(HTTPStatus.OK, "the driver is let go of")
             else:
                 self.say(HTTPStatus.SERVICE_UNAVAILABLE, f"the driver is not let go of: {problem}")
+
+    def _is_known(self) -> bool:
+        return self.gate is not None and self.gate.knows(self.request)
 
     def _is_local(self) -> bool:
         stream = cast(HTTP1Connection, self.request.connection).stream

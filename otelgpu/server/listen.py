@@ -94,14 +94,14 @@ def _meaning(error: OSError) -> str:
     return WORDS.get(error.errno or 0, error.strerror or str(error))
 
 
-def shown(sock: socket.socket) -> str:
+def shown(sock: socket.socket, scheme: str = "http") -> str:
     """Name a bound socket as a URL that a client on this machine can use."""
     if sock.family == socket.AF_UNIX:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104 - named, not bound
         host = "localhost"
-    return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+    return f"{scheme}://[{host}]:{port}/metrics" if ":" in host else f"{scheme}://{host}:{port}/metrics"
 
 
 def _clear_way(path: str) -> None:

@@ -1,12 +1,54 @@
-"""What all handlers have in common: short answers, no ETag, and errors that are the client's affair."""
+"""What all handlers have in common: who may ask, short answers, no ETag, and errors that are the client's affair.
+
+Rule 1: what a web configuration asks for (guard.py) holds for every path, and for paths that are not there.
+"""
 
 import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
+from typing import Any, Protocol
 
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream
 from tornado.web import HTTPError, RequestHandler
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer in place of what was asked for."""
+
+    status: int
+    text: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Gate(Protocol):
+    """What a Guard is for the server."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What every answer holds."""
+
+    @property
+    def scheme(self) -> str:
+        """What an address begins with: http or https."""
+
+    def stream(self, connection: socket.socket, **kwargs: Any) -> IOStream:  # noqa: ANN401 - tornado's own arguments
+        """Make a stream of an accepted connection. Raise OSError when it is gone already."""
+
+    async def refusal(self, request: HTTPServerRequest) -> Refusal | None:
+        """Say why a request is not answered; None when it is."""
+
+    def knows(self, request: HTTPServerRequest) -> bool:
+        """Whether a request that is answered comes from somebody who proved who he is."""
+
+    async def watch(self) -> None:
+        """Do what has to be done again and again."""
 
 
 class Plain(RequestHandler):
@@ -17,6 +59,23 @@ class Plain(RequestHandler):
     def set_default_headers(self) -> None:
         self.set_header("Server", "otelgpu")
         self.set_header("X-Content-Type-Options", "nosniff")
+        if self.gate is not None:
+            for name, text in self.gate.headers.items():
+                self.set_header(name, text)
+
+    @property
+    def gate(self) -> Gate | None:
+        """What guards the pages; None where all may read them."""
+        gate: Gate | None = self.settings.get("gate")
+        return gate
+
+    async def prepare(self) -> None:
+        """Answer at once whoever may not ask."""
+        refusal = None if self.gate is None else await self.gate.refusal(self.request)
+        if refusal is not None:
+            for name, text in refusal.headers.items():
+                self.set_header(name, text)
+            self.say(refusal.status, refusal.text)
 
     def compute_etag(self) -> None:
         return None

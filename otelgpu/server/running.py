@@ -28,6 +28,7 @@ from otelgpu.errors import StartError
 from otelgpu.server.accepting import LONGEST_HEADERS, Door, Stream, descriptors
 from otelgpu.server.application import Site, application
 from otelgpu.server.listen import remove_files, shown
+from otelgpu.server.plain import Gate
 from otelgpu.server.threads import ready
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class _Server(HTTPServer):
     """Hangs up on the oldest connection when there are too many: whoever comes is served, whoever only waits is not."""
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - tornado's own arguments
+        self._gate: Gate | None = kwargs.pop("gate")
         super().initialize(*args, **kwargs)
         self._open: dict[IOStream, None] = {}  # oldest first
         self._door = Door(self._take, self._hang_up)
@@ -142,7 +144,13 @@ class _Server(HTTPServer):
             self._hang_up()
         while len(self._open) >= min(max(int(most * SHARE), 1), MOST_CONNECTIONS):
             self._hang_up()
-        self.handle_stream(Stream(connection, max_buffer_size=self.max_buffer_size), address)
+        make = Stream if self._gate is None else self._gate.stream
+        try:
+            stream = make(connection, max_buffer_size=self.max_buffer_size)
+        except OSError:  # gone before TLS could begin
+            connection.close()
+        else:
+            self.handle_stream(stream, address)
 
     def _hang_up(self) -> bool:
         """Close the oldest connection; False when there is none."""
@@ -165,6 +173,7 @@ async def _serve(
     aside = partial(asyncio.get_running_loop().run_in_executor, ready(ASIDE, "otelgpu-life"))
     server = _Server(
         application(site),
+        gate=site.gate,
         max_header_size=LONGEST_HEADERS,
         max_body_size=64 * 1024,
         body_timeout=10.0,
@@ -178,14 +187,17 @@ async def _serve(
         raise StartError(str(obstacle.result()))
     if not ended.done():
         server.add_sockets(sockets)
-        _announce(sockets, announce)
+        _announce(sockets, announce, "http" if site.gate is None else site.gate.scheme)
+    watching = None if site.gate is None else asyncio.ensure_future(site.gate.watch())
     await ended
+    if watching is not None:
+        watching.cancel()
     logger.info("stopping")
     return await _end(server, site, sockets, lambda seconds: aside(life.stop, seconds))
 
 
-def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None]) -> None:
-    for address in dict.fromkeys(map(shown, sockets)):
+def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None], scheme: str) -> None:
+    for address in dict.fromkeys(shown(sock, scheme) for sock in sockets):
         logger.info("listening on %s", address)
         announce(address)
 
