@@ -11,18 +11,17 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeAlias
 
 import click
 
-from otelgpu import __version__
 from otelgpu.config import Config, load
 from otelgpu.config.sdk import forget_empty
 from otelgpu.config.words import meant, one_line, plain
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 from otelgpu.output import complain, give_up_stdout, width, write
-from otelgpu.usage import Command, Form, flags_of, problems_of
+from otelgpu.usage import Command, Form, flags_of, help_flag, problems_of, version_flag
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,8 @@ def _serve(config: Config, _: str) -> int:
     from otelgpu.service import serve
 
     _log(config, level=config.log.level)
-    return serve(config, announce=_announce)
+    with _with_configmap(config) as settled:
+        return serve(settled, announce=_announce)
 
 
 def _announce(address: str) -> None:
@@ -91,7 +91,8 @@ def _once(config: Config, form: str) -> int:
     from otelgpu.service import look
 
     _log(config)
-    seen = look(config)
+    with _with_configmap(config) as settled:
+        seen = look(settled)
     if form == "text":
         write(seen.page)
     else:
@@ -100,6 +101,15 @@ def _once(config: Config, form: str) -> int:
         snapshot = seen.snapshot
         write(json_text(snapshot_record(snapshot)) if form == "json" else readings_table(snapshot, width=width()))
     return _source_status(up=seen.snapshot.source_up, reason=seen.snapshot.source_reason)
+
+
+def _with_configmap(config: Config) -> AbstractContextManager[Config]:
+    """Give the settings with the fields of the ConfigMap that they name, if they name one; see configmap.py."""
+    if config.kubernetes.configmap is None:
+        return nullcontext(config)
+    from otelgpu.configmap import followed  # here, because most nodes have none
+
+    return followed(config, os.environ)
 
 
 def _devices(config: Config, form: str) -> int:
@@ -180,7 +190,7 @@ def _program() -> click.Group:
         epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
         add_help_option=False,
     )
-    program.params += [_version_flag(), _help_flag()]
+    program.params += [version_flag(), help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
     program.add_command(_check())
@@ -204,13 +214,13 @@ def _check() -> click.Command:
 
     meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
     files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...")
-    return click.Command("check", callback=call, params=[files, _help_flag()], help=meaning, add_help_option=False)
+    return click.Command("check", callback=call, params=[files, help_flag()], help=meaning, add_help_option=False)
 
 
 def _drop_in() -> click.Command:
     meaning = "Serve the GPUs of this machine as dcgm-exporter does, with its flags, variables and defaults."
     program = _command(DROP_IN, _serve, forms=(), meaning=meaning, drop_in=True)
-    program.params.append(_version_flag())
+    program.params.append(version_flag())
     return program
 
 
@@ -236,7 +246,7 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
         ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
     )  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
-    parameters.append(_help_flag())
+    parameters.append(help_flag())
     return Command(
         name,
         call,
@@ -247,26 +257,6 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
         epilog=_EPILOG,
         drop_in=drop_in,
     )
-
-
-def _version_flag() -> click.Parameter:
-    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
-
-
-def _help_flag() -> click.Parameter:
-    # Not click's own: that one ends in a traceback where stdout takes nothing.
-    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
-
-
-def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
-    """Make a flag that prints a text instead of running the command."""
-
-    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
-        if value:
-            write(text(context))
-            context.exit()
-
-    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 def _parse_spec(text: str) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from otelgpu import __version__
 from otelgpu.config import Flag
 from otelgpu.config.docs import default_text
 from otelgpu.config.given import Problem
@@ -17,6 +18,7 @@ from otelgpu.config.goflags import as_typed, rewritten
 from otelgpu.config.keys import SETTINGS, Setting
 from otelgpu.config.theirs import ROWS, Row
 from otelgpu.config.words import UnknownWordError, meant, one_of, plain
+from otelgpu.output import write
 
 _FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
 _PROBLEMS = "otelgpu.problems"
@@ -118,6 +120,28 @@ def flags_of(context: click.Context) -> Sequence[Flag]:
 def problems_of(context: click.Context) -> Sequence[Problem]:
     """Give what is wrong with the words that were typed, beyond the values of settings."""
     return tuple(context.meta.get(_PROBLEMS, ()))
+
+
+def version_flag() -> click.Parameter:
+    """Make the flag that shows the version."""
+    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
+
+
+def help_flag() -> click.Parameter:
+    """Make the flag that shows the help."""
+    # Not click's own: that one ends in a traceback where stdout takes nothing.
+    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
+
+
+def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
+    """Make a flag that prints a text instead of running the command."""
+
+    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
+        if value:
+            write(text(context))
+            context.exit()
+
+    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 class _SettingFlag(click.Option):

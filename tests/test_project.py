@@ -42,7 +42,7 @@ LAYERS = (
     ("export",),
     ("embed",),
     ("server",),
-    ("instrumentor",),
+    ("instrumentor", "configmap"),
     ("service",),
     ("pull",),
     ("log", "output", "tables", "reference", "usage"),

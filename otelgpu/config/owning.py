@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from otelgpu.config.about import about
+from otelgpu.config.listed import ConfigMapName, parse_configmap
 
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 _LONGEST_SOCKET_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
@@ -194,6 +195,18 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             parse=parse_folder,
         ),
     ] = SERVICE_ACCOUNT
+    configmap: Annotated[
+        ConfigMapName | None,
+        about(
+            "A ConfigMap (`NAMESPACE:NAME`) whose key `metrics` holds a CSV file of fields, which goes over `fields`; "
+            "the API server is asked for it. `none`: there is none.",
+            flag="--configmap-data",
+            letter="-m",
+            variable="DCGM_EXPORTER_CONFIGMAP_DATA",
+            word="NAMESPACE:NAME",
+            parse=parse_configmap,
+        ),
+    ] = None
 
 
 class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
