@@ -45,7 +45,7 @@ LAYERS = (
     ("instrumentor", "configmap"),
     ("service",),
     ("pull",),
-    ("log", "output", "tables", "reference", "usage"),
+    ("log", "output", "tables", "reference", "completion", "usage"),
     ("check", "doctor"),
     ("cli",),
     ("__main__",),
