@@ -31,6 +31,11 @@ def parse_folder(text: str) -> str:
     return text
 
 
+def parse_root(text: str) -> str:
+    """Read the whole path of a folder; "" and "/" are the machine's own."""
+    return parse_folder(text or "/").rstrip("/")
+
+
 def parse_pattern(text: str) -> str:
     """Read a regular expression."""
     if len(text) > _LONGEST_PATTERN:

@@ -73,7 +73,10 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
         uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
+    nvml = NvmlSource(
+        wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config), driver_root=config.driver_root
+    )
+    return nvml, NvmlSource.readable
 
 
 def _wants_processes(config: Config) -> bool:

@@ -67,6 +67,7 @@ class NvmlSource:
         uses: UseMaker | None = None,
         slow_interval: float = SLOW,
         counting: Counting = Counting(),  # noqa: B008 - frozen
+        driver_root: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
@@ -77,7 +78,7 @@ class NvmlSource:
         self._slots: dict[int, Slot] = {}
         self._counted = Counted(self._fields, counting, told, clock)
         self._peers = Peers(self._fields, lambda: list(self._slots.values()), clock, slow_interval)
-        self._connection = Connection(release=self._release, clock=clock)
+        self._connection = Connection(release=self._release, clock=clock, root=driver_root)
         self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
         self._last_count: int | None = None
