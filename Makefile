@@ -42,6 +42,7 @@ golden: $(DEV)  ## rewrite tests/golden and the generated part of the README, an
 	UPDATE_GOLDEN=1 $(PYTEST) -q -m "golden and not soak and not gpu" $(ARGS)
 	@$(PYTHON) -m otelgpu.config.docs README.md
 	@$(PYTHON) -m otelgpu.reference docs/metrics.md
+	@$(PYTHON) -m otelgpu.config.schema docs/settings.schema.json
 	@$(PYTHON) -m otelgpu.config.shipping otelgpu/data
 	@git --no-pager diff --stat -- tests/golden README.md docs otelgpu/data
 	@git ls-files --others --exclude-standard -- tests/golden | sed 's/^/ new: /'

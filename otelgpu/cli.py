@@ -11,22 +11,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeAlias
 
 import click
 
-from otelgpu import __version__
 from otelgpu.config import Config, load
 from otelgpu.config.sdk import forget_empty
-from otelgpu.config.words import meant, one_line, plain
+from otelgpu.config.words import one_line
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 from otelgpu.output import complain, give_up_stdout, width, write
-from otelgpu.usage import Command, Form, flags_of, problems_of
+from otelgpu.usage import Command, Form, Program, complete_files, flags_of, help_flag, problems_of, version_flag
 
 logger = logging.getLogger(__name__)
 
 DROP_IN = "dcgm-exporter"
+COMPLETE = "_OTELGPU_COMPLETE"  # set by the script that completes command lines
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
@@ -65,6 +65,10 @@ def main(arguments: Sequence[str] | None = None, *, drop_in: bool = False) -> in
 
 def _run(arguments: list[str], *, drop_in: bool) -> int:
     program = _drop_in() if drop_in else _program()
+    if not drop_in and (instruction := os.environ.get(COMPLETE)):
+        from otelgpu.completion import complete
+
+        return complete(program, COMPLETE, instruction)
     try:
         with program.make_context(program.name, arguments) as context:
             return int(context.command.invoke(context) or 0)
@@ -78,7 +82,8 @@ def _serve(config: Config, _: str) -> int:
     from otelgpu.service import serve
 
     _log(config, level=config.log.level)
-    return serve(config, announce=_announce)
+    with _with_configmap(config) as settled:
+        return serve(settled, announce=_announce)
 
 
 def _announce(address: str) -> None:
@@ -91,7 +96,8 @@ def _once(config: Config, form: str) -> int:
     from otelgpu.service import look
 
     _log(config)
-    seen = look(config)
+    with _with_configmap(config) as settled:
+        seen = look(settled)
     if form == "text":
         write(seen.page)
     else:
@@ -100,6 +106,15 @@ def _once(config: Config, form: str) -> int:
         snapshot = seen.snapshot
         write(json_text(snapshot_record(snapshot)) if form == "json" else readings_table(snapshot, width=width()))
     return _source_status(up=seen.snapshot.source_up, reason=seen.snapshot.source_reason)
+
+
+def _with_configmap(config: Config) -> AbstractContextManager[Config]:
+    """Give the settings with the fields of the ConfigMap that they name, if they name one; see configmap.py."""
+    if config.kubernetes.configmap is None:
+        return nullcontext(config)
+    from otelgpu.configmap import followed  # here, because most nodes have none
+
+    return followed(config, os.environ)
 
 
 def _devices(config: Config, form: str) -> int:
@@ -149,21 +164,6 @@ def _doctor(config: Config, form: str) -> int:
     return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
 
 
-class _Program(click.Group):
-    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if not args or (args[0].startswith("-") and args[0] not in own):
-            args = ["serve", *args]
-        elif not args[0].startswith("-") and args[0] not in self.commands:
-            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, _: click.Context) -> list[str]:
-        return list(self.commands)  # in our order, not by the alphabet
-
-
 _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "serve": (_serve, (), "Serve the pages until stopped; what `otelgpu` alone does."),
     "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
@@ -174,16 +174,17 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
-    program = _Program(
+    program = Program(
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
         epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
         add_help_option=False,
     )
-    program.params += [_version_flag(), _help_flag()]
+    program.params += [version_flag(), help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
     program.add_command(_check())
+    program.add_command(_completion(program))
     return program
 
 
@@ -203,14 +204,26 @@ def _check() -> click.Command:
         return 0 if is_good else WRONG_USAGE
 
     meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
-    files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...")
-    return click.Command("check", callback=call, params=[files, _help_flag()], help=meaning, add_help_option=False)
+    files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
+    return click.Command("check", callback=call, params=[files, help_flag()], help=meaning, add_help_option=False)
+
+
+def _completion(program: click.Group) -> click.Command:
+    def call(shell: str) -> int:
+        from otelgpu.completion import script
+
+        write(script(program, shell, COMPLETE))
+        return 0
+
+    meaning = 'Print what completes commands, flags and fields: eval "$(otelgpu completion bash)" in ~/.bashrc.'
+    shells = click.Argument(["shell"], type=click.Choice(("bash", "zsh", "fish")))
+    return click.Command("completion", callback=call, params=[shells, help_flag()], help=meaning, add_help_option=False)
 
 
 def _drop_in() -> click.Command:
     meaning = "Serve the GPUs of this machine as dcgm-exporter does, with its flags, variables and defaults."
     program = _command(DROP_IN, _serve, forms=(), meaning=meaning, drop_in=True)
-    program.params.append(_version_flag())
+    program.params.append(version_flag())
     return program
 
 
@@ -235,8 +248,9 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
     idle = (
         ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
     )  # sections that this command has no use for
-    parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
-    parameters.append(_help_flag())
+    config_help = "Settings file, YAML [OTELGPU_CONFIG]"
+    parameters.append(click.Option(["--config"], metavar="FILE", help=config_help, shell_complete=complete_files))
+    parameters.append(help_flag())
     return Command(
         name,
         call,
@@ -247,26 +261,6 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
         epilog=_EPILOG,
         drop_in=drop_in,
     )
-
-
-def _version_flag() -> click.Parameter:
-    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
-
-
-def _help_flag() -> click.Parameter:
-    # Not click's own: that one ends in a traceback where stdout takes nothing.
-    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
-
-
-def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
-    """Make a flag that prints a text instead of running the command."""
-
-    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
-        if value:
-            write(text(context))
-            context.exit()
-
-    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 def _parse_spec(text: str) -> object:

@@ -1,4 +1,4 @@
-"""One command of the command line: its flags, and what is said when they are typed wrong.
+"""The command line as such: its commands, their flags, and what is said when they are typed wrong.
 
 Rule 1: flags follow from the settings; what was typed is kept as text, in order, for `load` to judge.
 Rule 2: every mistake is noted and told with those of the settings: whoever mends one must not be told of the next.
@@ -6,10 +6,11 @@ Rule 2: every mistake is noted and told with those of the settings: whoever mend
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from otelgpu import __version__
 from otelgpu.config import Flag
 from otelgpu.config.docs import default_text
 from otelgpu.config.given import Problem
@@ -17,9 +18,39 @@ from otelgpu.config.goflags import as_typed, rewritten
 from otelgpu.config.keys import SETTINGS, Setting
 from otelgpu.config.theirs import ROWS, Row
 from otelgpu.config.words import UnknownWordError, meant, one_of, plain
+from otelgpu.output import write
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _FLAGS = "otelgpu.flags"  # where the flags wait in click's context, in the order in which they were typed
 _PROBLEMS = "otelgpu.problems"
+
+
+class Program(click.Group):
+    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # a shell completes the line
+            return super().parse_args(ctx, ["serve", *args] if args and args[0].startswith("-") else args)
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if not args or (args[0].startswith("-") and args[0] not in own):
+            args = ["serve", *args]
+        elif not args[0].startswith("-") and args[0] not in self.commands:
+            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            known = {item.value for item in found}
+            found += [
+                item for item in self.commands["serve"].shell_complete(ctx, incomplete) if item.value not in known
+            ]
+        return found
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(self.commands)  # in our order, not by the alphabet
 
 
 class Command(click.Command):
@@ -110,6 +141,13 @@ class Form(click.Choice[str]):
         return value
 
 
+def complete_files(_: click.Context, __: click.Parameter, begun: str) -> list["CompletionItem"]:
+    """Tell a shell that a file is to stand here."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
 def flags_of(context: click.Context) -> Sequence[Flag]:
     """Give the flags that were typed."""
     return tuple(context.meta.get(_FLAGS, ()))
@@ -118,6 +156,28 @@ def flags_of(context: click.Context) -> Sequence[Flag]:
 def problems_of(context: click.Context) -> Sequence[Problem]:
     """Give what is wrong with the words that were typed, beyond the values of settings."""
     return tuple(context.meta.get(_PROBLEMS, ()))
+
+
+def version_flag() -> click.Parameter:
+    """Make the flag that shows the version."""
+    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
+
+
+def help_flag() -> click.Parameter:
+    """Make the flag that shows the help."""
+    # Not click's own: that one ends in a traceback where stdout takes nothing.
+    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
+
+
+def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
+    """Make a flag that prints a text instead of running the command."""
+
+    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
+        if value and not context.resilient_parsing:  # which is so while a shell completes the line
+            write(text(context))
+            context.exit()
+
+    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 class _SettingFlag(click.Option):
@@ -138,6 +198,12 @@ class _SettingFlag(click.Option):
         )
         self.group = setting.group
         self.is_switch = setting.is_switch
+        self._setting = setting
+
+    def shell_complete(self, _: click.Context, incomplete: str) -> list["CompletionItem"]:
+        from otelgpu.completion import values
+
+        return [] if self.is_switch else values(self._setting, incomplete)
 
 
 def _stands_alone(option: click.Option) -> bool:

@@ -1,20 +1,24 @@
 """Settings: the YAML file, the environment and the flags, and what is said about mistakes in them."""
 
+import io
 import re
 import runpy
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otelgpu import cli
 from otelgpu.config import Address, Config, Flag, Pick, SourceChoice, load, parse_address
 from otelgpu.config.docs import default_text, settings_table, with_settings_table
 from otelgpu.config.keys import SETTINGS
+from otelgpu.config.theirs import FLAGS, ROWS
 from otelgpu.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -645,6 +649,7 @@ TEXTS = st.one_of(
         ("1", "-1", "nan", "1e400", "9" * 5000, "null", ":0", "[::]:1", "a=b", "0-99999", "unix:/", "GPU-")
     ),
 )
+VISIBLE = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
 KEYS = st.sampled_from((*SETTINGS, "sampling", "log", "x.y", "<<", "a: &a [*a]\nb"))
 LINES = st.builds(lambda key, text: f"{key}: {text}", KEYS, TEXTS)
 FILES = st.one_of(
@@ -654,23 +659,24 @@ FILES = st.one_of(
 )
 
 
-@given(
-    file=FILES,
-    environ=st.dictionaries(
+ANYTHING = {
+    "file": FILES,
+    "environ": st.dictionaries(
         st.one_of(
-            TEXTS.map("OTELGPU_".__add__), st.sampled_from([*(one.variable for one in SETTINGS.values()), *THEIRS])
+            TEXTS.map("OTELGPU_".__add__),
+            st.sampled_from([*(one.variable for one in SETTINGS.values()), *THEIRS]),
         ),
         TEXTS,
     ),
-    flags=st.lists(
+    "flags": st.lists(
         st.sampled_from(tuple(SETTINGS.values())).flatmap(
             lambda one: st.builds(Flag, st.sampled_from(one.flags), st.just(one.key), TEXTS)
         )
     ),
-)
-def test_whatever_is_given_ends_as_settings_or_problems(
-    file: bytes, environ: dict[str, str], flags: list[Flag]
-) -> None:
+}
+
+
+def _check(file: bytes, environ: dict[str, str], flags: list[Flag]) -> None:
     """No text from outside may end as a traceback, or as a problem that does not say where it is."""
     found: Sequence[str] = ()
     try:
@@ -681,6 +687,86 @@ def test_whatever_is_given_ends_as_settings_or_problems(
     for problem in found:
         assert problem.isprintable()
         assert PLACE.match(problem), problem
+
+
+@given(**ANYTHING)
+def test_whatever_is_given_ends_as_settings_or_problems(
+    file: bytes, environ: dict[str, str], flags: list[Flag]
+) -> None:
+    """File, environment and flags at once, as they may come from templates and hands."""
+    _check(file, environ, flags)
+
+
+@pytest.mark.soak
+@settings(max_examples=20_000)
+@given(**ANYTHING)
+def test_whatever_is_given_ends_as_settings_or_problems_for_long(
+    file: bytes, environ: dict[str, str], flags: list[Flag]
+) -> None:
+    """The same for many more than there is time for otherwise."""
+    _check(file, environ, flags)
+
+
+SPELLINGS = ("--config", *FLAGS, *(name for one in SETTINGS.values() for name in one.flags))
+WORDS = st.one_of(
+    st.builds(
+        lambda dash, name, sign, text: f"{dash}{name}{sign}{text if sign else ''}",
+        st.sampled_from(("-", "--")),
+        st.sampled_from([name.lstrip("-") for name in SPELLINGS]),
+        st.sampled_from(("", "=")),
+        TEXTS,
+    ),
+    st.sampled_from(("-f", "-c=30000", "-collectors", "-kubernetes=T", "--", "-", "-kn", "-m=a:b", "--no-such", "=")),
+    TEXTS,
+)
+TYPED = {
+    "words": st.lists(WORDS, max_size=6),
+    "environ": st.dictionaries(st.sampled_from([row.variable for row in ROWS if row.variable]), VISIBLE, max_size=4),
+    "program": st.sampled_from(("otelgpu", "dcgm-exporter")),
+}
+TOLD = re.compile(r"otelgpu: \S.*")
+
+
+def _check_typed(words: list[str], environ: dict[str, str], program: str) -> None:
+    """Whatever is typed ends as a start, or as status 2 with finished lines, each of them told once."""
+    said, served = io.StringIO(), list[Config]()
+
+    def serve(config: Config, _: str) -> int:
+        served.append(config)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(said), redirect_stdout(io.StringIO()):
+        for name, text in environ.items():
+            patch.setenv(name, text)
+        patch.setattr(cli, "_serve", serve)
+        patch.setitem(cli._COMMANDS, "serve", (serve, (), ""))  # noqa: SLF001 - where the commands are looked up
+        drop_in = program == cli.DROP_IN
+        status = cli.main(words if drop_in else ["serve", *words], drop_in=drop_in)
+    lines = said.getvalue().splitlines()
+
+    assert (status, bool(lines)) in {(0, False), (2, True)}
+    assert len(served) == (status == 0 and not {"-h", "--help", "-v", "--version"} & {*words})
+    assert all(TOLD.fullmatch(line) and line.isprintable() for line in lines)
+    assert len({*lines}) == len(lines)
+
+
+@settings(max_examples=40)
+@given(**TYPED)
+def test_whatever_is_typed_ends_as_a_start_or_as_problems(
+    words: list[str], environ: dict[str, str], program: str
+) -> None:
+    """Of our own flags and theirs, in Go's spelling and ours, with the variables that charts set."""
+    _check_typed(words, environ, program)
+
+
+@pytest.mark.soak
+@settings(max_examples=10_000)
+@given(**TYPED)
+def test_whatever_is_typed_ends_as_a_start_or_as_problems_for_long(
+    words: list[str], environ: dict[str, str], program: str
+) -> None:
+    """The same for many more than there is time for otherwise."""
+    _check_typed(words, environ, program)
 
 
 def test_headers_that_are_no_mapping_are_not_repeated(tmp_path: Path) -> None:

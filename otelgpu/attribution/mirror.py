@@ -63,7 +63,7 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Pause:
+class Pause:
     """The pause before the next attempt, which grows while attempts fail."""
 
     next: float = field(default=FIRST_PAUSE)
@@ -160,7 +160,7 @@ class Mirror(Generic[Key, Item]):
     # the thread
 
     def _run(self) -> None:
-        pause = _Pause()
+        pause = Pause()
         version = ""
         while not self._stopped.is_set():
             try:
@@ -210,7 +210,7 @@ class Mirror(Generic[Key, Item]):
             if before.get(key) != found.get(key):
                 self._changed(key, key in found)
 
-    def _watch(self, version: str, pause: _Pause) -> str:
+    def _watch(self, version: str, pause: Pause) -> str:
         """Follow the changes until the server ends the watch; return the version to go on from, "" to list again."""
         began_at, events = self._clock(), 0
         query = self._listing.query() | {"resourceVersion": version, "allowWatchBookmarks": "true"}

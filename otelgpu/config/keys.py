@@ -58,7 +58,7 @@ class Setting:
     @property
     def is_switch(self) -> bool:
         """Whether the flag alone, without a value, means true."""
-        return _noted(self.leaf)[0] is bool
+        return leaf_kind(self) is bool
 
     @property
     def variable(self) -> str:
@@ -147,6 +147,11 @@ def _word(leaf: object) -> str:
         return "|".join(get_args(kind))
     words = {float: "SECONDS", int: "NUMBER", bool: "true|false"}
     return words.get(kind, "TEXT") if isinstance(kind, type) else "TEXT"
+
+
+def leaf_kind(setting: Setting) -> object:
+    """Return the type of one value of a setting, without its limits: float, int, bool, str, a Literal, ..."""
+    return _noted(setting.leaf)[0]
 
 
 def _noted(annotated: object) -> tuple[object, list[Meta]]:

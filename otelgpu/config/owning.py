@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from otelgpu.config.about import about
+from otelgpu.config.listed import ConfigMapName, parse_configmap
 
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 _LONGEST_SOCKET_PATH = 107  # bytes; sockaddr_un of Linux, less the closing NUL
@@ -28,6 +29,11 @@ def parse_folder(text: str) -> str:
     if not text.startswith("/") or "\0" in text:
         raise ValueError("expected a whole path, which begins with /")
     return text
+
+
+def parse_root(text: str) -> str:
+    """Read the whole path of a folder; "" and "/" are the machine's own."""
+    return parse_folder(text or "/").rstrip("/")
 
 
 def parse_pattern(text: str) -> str:
@@ -194,6 +200,18 @@ class Kubernetes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             parse=parse_folder,
         ),
     ] = SERVICE_ACCOUNT
+    configmap: Annotated[
+        ConfigMapName | None,
+        about(
+            "A ConfigMap (`NAMESPACE:NAME`) whose key `metrics` holds a CSV file of fields, which goes over `fields`; "
+            "the API server is asked for it. `none`: there is none.",
+            flag="--configmap-data",
+            letter="-m",
+            variable="DCGM_EXPORTER_CONFIGMAP_DATA",
+            word="NAMESPACE:NAME",
+            parse=parse_configmap,
+        ),
+    ] = None
 
 
 class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

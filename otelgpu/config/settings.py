@@ -15,7 +15,7 @@ from otelgpu.config.about import about as _about
 from otelgpu.config.counting import Counts
 from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.listed import Counter, Remark
-from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
+from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes, parse_root
 from otelgpu.config.picks import Pick, parse_pick, split_devices
 from otelgpu.config.values import (
     Address,
@@ -186,6 +186,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             parse=parse_source,
         ),
     ] = SourceChoice("auto")
+    driver_root: Annotated[
+        str,
+        _about(
+            "Where the driver's files are mounted, if not in their usual places: `/run/nvidia/driver` of the GPU "
+            "Operator, `/host`. Its libnvidia-ml.so.1 is taken, and no other.",
+            word="PATH",
+            parse=parse_root,
+        ),
+    ] = ""
     fields: Annotated[
         tuple[str, ...],
         _about(

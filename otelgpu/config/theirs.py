@@ -89,12 +89,6 @@ _ROWS = (
     Row(("--max-concurrent-scrapes",), "", "server.max_requests"),
     _later("--cpu-devices -p", EXPORTER + "CPU_DEVICES_STR", "Grace CPUs are not read", default="f"),
     _later("--switch-devices -s", EXPORTER + "OTHER_DEVICES_STR", "NVSwitches are not read", default="f"),
-    _later(
-        "--configmap-data -m",
-        EXPORTER + "CONFIGMAP_DATA",
-        "ConfigMaps are not read; mount it and name its file with -f",
-        default="none",
-    ),
     _later("--remote-hostengine-info -r", "DCGM_REMOTE_HOSTENGINE_INFO", "no host engine is asked, but this driver"),
     _later("--xid-count-window-size -x", EXPORTER + "XID_COUNT_WINDOW_SIZE", "XIDs are not counted", default="300000"),
     _later(

@@ -181,14 +181,14 @@ def parse_endpoint(text: str) -> str:
     return text
 
 
-_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2}))? ?(ms|s|m|h)?")
+SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2}))? ?(ms|s|m|h)?")
 _UNITS = {"ms": -3, None: 0, "s": 0}
 _SIXTIES = {"m": 60.0, "h": 3600.0}
 
 
 def parse_seconds(text: str) -> float:
     """Read a duration: a plain number is seconds; "500ms", "30s", "1m" and "1h" say their unit."""
-    match = _SECONDS.fullmatch(text.removeprefix("+"))
+    match = SECONDS.fullmatch(text.removeprefix("+"))
     if match is None:
         raise ValueError
     number, exponent, unit = match.groups()

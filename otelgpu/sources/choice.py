@@ -77,6 +77,7 @@ def make_source(
         slow_interval=config.sampling.slow_interval,
         counting=counting_of(config),
         sys_root=None if config.suspended.wake else config.suspended.sys_root,
+        driver_root=config.driver_root,
     )
     if not isolate:
         return source_for(order, told), NvmlSource.readable

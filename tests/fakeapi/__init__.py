@@ -6,6 +6,7 @@ Rule 3: what a real server refuses (no token, another node's name in no selector
 """
 
 import json
+import re
 import shutil
 import ssl
 import subprocess
@@ -23,6 +24,7 @@ from tests.harness import until
 
 LIMIT = 20.0  # seconds
 PODS = "/api/v1/pods"
+CONFIGMAPS = re.compile(r"/api/v1/namespaces/([^/]+)/configmaps(?:/([^/]+))?")
 GROUP = "/apis/resource.k8s.io"
 Json = dict[str, Any]
 
@@ -67,6 +69,11 @@ def pod_object(name: str, *, node: str = "node-1", namespace: str = "team", uid:
         "spec": {"nodeName": node, "containers": [{"name": "main"}]},
         "status": {"phase": "Running"},
     }
+
+
+def configmap_object(name: str, *, namespace: str = "gpu", **data: str) -> Json:
+    """A ConfigMap as the server keeps it."""
+    return {"kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
 def slice_object(
@@ -117,7 +124,7 @@ class ApiServer:
     def __post_init__(self) -> None:
         self.token = "first-token"
         self.changed = threading.Condition()
-        self.objects: dict[str, dict[tuple[str, str], Json]] = {PODS: {}, "slices": {}}
+        self.objects: dict[str, dict[tuple[str, str], Json]] = {PODS: {}, "slices": {}, "configmaps": {}}
         self.events: list[Event] = []
         self.version = 1000
         self.oldest = 1000  # versions before this one are forgotten
@@ -179,7 +186,7 @@ class ApiServer:
         """Delete objects."""
         with self.changed:
             for name in names:
-                thing = self.objects[path].pop((namespace if path == PODS else "", name))
+                thing = self.objects[path].pop(("" if path == "slices" else namespace, name))
                 self.version += 1
                 gone = {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(self.version)}}
                 self.events.append(Event(self.version, path, "DELETED", gone))
@@ -268,16 +275,21 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {fake.token}":
             return 401, _status(401, f"Unauthorized: {self.headers}" if fake.echoes else "Unauthorized")
         is_watch = query.get("watch") == "true"
-        verb = "watch" if is_watch else "list"
+        named = CONFIGMAPS.fullmatch(path)
+        verb = "watch" if is_watch else "get" if named and named[2] else "list"
         if verb in fake.forbidden or path in fake.forbidden:
             return 403, _status(403, f'{path} is forbidden: User "system:x" cannot {verb} resource')
+        if named and named[2]:
+            with fake.changed:
+                thing = fake.objects["configmaps"].get((named[1], named[2]))
+            return (200, thing) if thing else (404, _status(404, f'configmaps "{named[2]}" not found'))
         if self._collection(fake, path) is None:
             return self._group(fake, path)
         return self._start_of_watch(fake, query) if is_watch else self._list(fake, path, query)
 
     def _start_of_watch(self, fake: ApiServer, query: Mapping[str, str]) -> tuple[int, Json | None]:
         with fake.changed:
-            if int(query["resourceVersion"]) < fake.oldest and not fake.gone_in_stream:
+            if int(query.get("resourceVersion", fake.oldest)) < fake.oldest and not fake.gone_in_stream:
                 return 410, _status(410, "too old resource version")
         return 200, None
 
@@ -289,6 +301,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _collection(self, fake: ApiServer, path: str) -> str | None:
         if path == PODS:
             return PODS
+        if CONFIGMAPS.fullmatch(path):
+            return "configmaps"
         group, _, rest = path.rpartition("/")
         return "slices" if rest == "resourceslices" and group in {f"{GROUP}/{v}" for v in fake.versions} else None
 
@@ -345,7 +359,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _events(self, fake: ApiServer, path: str, query: Mapping[str, str], generation: int) -> Iterator[Json]:
         if fake.ends_at_once:
             return
-        collection, seen = self._collection(fake, path), int(query["resourceVersion"])
+        collection, seen = self._collection(fake, path) or "", int(query.get("resourceVersion", fake.version))
+        if "resourceVersion" not in query:  # such a watch begins with everything as it is
+            with fake.changed:
+                seen, there = fake.version, list(fake.objects[collection].values())
+            selector = query.get("fieldSelector", "")
+            yield from ({"type": "ADDED", "object": thing} for thing in there if _is_selected(thing, selector))
         while True:
             with fake.changed:
                 if seen < fake.oldest:
@@ -373,8 +392,9 @@ def _is_selected(thing: Json, selector: str) -> bool:
     """Apply a field selector; one that names another field than a real server knows is a mistake of the client's."""
     for part in filter(None, selector.split(",")):
         name, _, wanted = part.partition("=")
-        assert name in {"spec.nodeName", "spec.driver"}, selector
-        if thing["spec"].get(name.removeprefix("spec.")) != wanted:
+        assert name in {"spec.nodeName", "spec.driver", "metadata.name"}, selector
+        section, _, key = name.partition(".")
+        if thing[section].get(key) != wanted:
             return False
     return True
 

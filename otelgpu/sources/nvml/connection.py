@@ -28,13 +28,14 @@ class Connection:
     """This process's connection to the driver. `number` counts them: handles belong to one.
 
     *release* gives back what was taken from the driver (sample objects, the event set) before the connection closes;
-    it returns False when the driver does not let go.
+    it returns False when the driver does not let go. *root* is where the driver's files are mounted ("": as usual).
     """
 
-    def __init__(self, *, release: Callable[[], bool], clock: Callable[[], float]) -> None:
+    def __init__(self, *, release: Callable[[], bool], clock: Callable[[], float], root: str = "") -> None:
         self.number = 0
         self.facts = SourceFacts("nvml")
         self._release = release
+        self._root = root
         self._clock = clock
         self._lock = threading.Lock()
         self._inside = 0  # calls under way
@@ -104,12 +105,12 @@ class Connection:
 
     def _open(self) -> None:
         try:
-            with loaded():
+            with loaded(self._root):
                 pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
                 unload()  # it may be of the driver before; another one may be on the disk by the next attempt
-            loading = loading_error() if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else ""
+            loading = loading_error(self._root) if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else ""
             raise down(error, loading) from error
         self.facts = SourceFacts(
             "nvml",

@@ -1,4 +1,9 @@
-"""Why the driver library does not load, in the loader's words, and what the loader keeps to itself.
+"""Where the driver library is, and why it does not load: in the loader's words, and what the loader keeps to itself.
+
+Without a driver root the loader finds it. With one (a driver that another container or the host has installed, mounted
+below a folder) it is looked for there and nowhere else, since the one of this image may be for another driver. A link
+there is followed as within that root. What is loaded under its full path pynvml finds by its name: dlopen takes a
+library of that soname that is loaded already.
 
 The loader passes over a library for another processor and then says that there is none (glibc 2.36): an image for
 arm64 on an amd64 node, or a host folder mounted from the wrong place, looks like a missing driver.
@@ -7,7 +12,7 @@ arm64 on an amd64 node, or a host folder mounted from the wrong place, looks lik
 import _ctypes
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +20,22 @@ import pynvml
 
 LIBRARY = "libnvidia-ml.so.1"
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
+# Below a driver root: of Red Hat, Debian and Ubuntu, Debian's alternatives, GKE, and NixOS.
+IN_ROOT = (
+    "usr/lib64",
+    f"usr/lib/{os.uname().machine}-linux-gnu",
+    f"usr/lib/{os.uname().machine}-linux-gnu/nvidia/current",
+    "lib64",
+    "usr/local/nvidia/lib64",
+    "run/opengl-driver/lib",
+)
+MOST_LINKS = 8
 MACHINES: Mapping[int, str] = {3: "x86", 40: "ARM", 62: "x86-64", 183: "AArch64", 243: "RISC-V", 21: "POWER"}
 
 
 @contextmanager
-def loaded() -> Iterator[None]:
-    """Load the library, if there is one, and hold it.
+def loaded(root: str = "") -> Iterator[None]:
+    """Load the library, if there is one, and hold it. Raise pynvml.NVMLError where *root* has none that loads.
 
     ctypes keeps the interpreter's lock while it loads (Python 3.11). From a file system that hangs, such as the host's
     that a container sees the driver by, nothing else in this process would run then, signals neither. A call to
@@ -28,7 +43,10 @@ def loaded() -> Iterator[None]:
     """
     loader = ctypes.CDLL(None)
     loader.dlopen.restype, loader.dlclose.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
-    handle = loader.dlopen(LIBRARY.encode(), os.RTLD_NOW)
+    path = library_in(root)
+    handle = None if path is None else loader.dlopen(os.fsencode(path), os.RTLD_NOW)
+    if root and not handle:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     try:
         yield
     finally:
@@ -36,12 +54,31 @@ def loaded() -> Iterator[None]:
             loader.dlclose(handle)
 
 
-def loading_error() -> str:
+def library_in(root: str) -> str | None:
+    """Return the path of the library below *root*, or its bare name without one; None where that root has none."""
+    if not root:
+        return LIBRARY
+    for folder in IN_ROOT:
+        path = Path(root, folder, LIBRARY)
+        for _ in range(MOST_LINKS):
+            if not path.is_symlink():
+                break
+            target = path.readlink()
+            path = Path(root, *target.parts[1:]) if target.is_absolute() else path.parent / target
+        if path.is_file():
+            return str(path)
+    return None
+
+
+def loading_error(root: str = "") -> str:
     """Say why the library does not load; "" when it does. pynvml keeps the loader's words to itself."""
+    path = library_in(root)
+    if path is None:
+        return f"{root} has it in none of {', '.join(IN_ROOT)}"
     try:
-        ctypes.CDLL(LIBRARY)
+        ctypes.CDLL(path)
     except OSError as error:
-        return "; ".join((str(error), *_foreign()))
+        return "; ".join((str(error), *_foreign([Path(path)] if root else _places())))
     return ""
 
 
@@ -60,18 +97,23 @@ def unload() -> None:
         _ctypes.dlclose(loaded._handle)  # noqa: SLF001
 
 
-def _foreign() -> Iterator[str]:
-    """Name the libraries in the usual places that are for another processor than this program."""
+def _foreign(paths: Iterable[Path]) -> Iterator[str]:
+    """Name the libraries that are for another processor than this program."""
     ours = _machine(Path("/proc/self/exe"))
     if ours is None:
         return
-    folders = [*os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"), *FOLDERS]
-    places = [Path(folder) for folder in folders if folder]
-    places += [place for folder in ("/usr/lib", "/lib") for place in Path(folder).glob("*-linux-gnu*")]
-    for path in dict.fromkeys((place / LIBRARY).resolve() for place in places):
+    for path in dict.fromkeys(path.resolve() for path in paths):
         theirs = _machine(path)
         if theirs is not None and theirs != ours:
             yield f"{path} is for {_name(theirs)}, this program is for {_name(ours)}"
+
+
+def _places() -> list[Path]:
+    """List where the loader looks."""
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":"), *FOLDERS]
+    places = [Path(folder) for folder in folders if folder]
+    places += [place for folder in ("/usr/lib", "/lib") for place in Path(folder).glob("*-linux-gnu*")]
+    return [place / LIBRARY for place in places]
 
 
 def _name(machine: int) -> str:

@@ -23,6 +23,7 @@ class Order(Struct, frozen=True, kw_only=True):
     slow_interval: float  # seconds
     counting: Counting
     sys_root: str | None
+    driver_root: str
 
 
 def source_for(order: Order, told: Told) -> NvmlSource:
@@ -42,4 +43,5 @@ def source_for(order: Order, told: Told) -> NvmlSource:
         slow_interval=order.slow_interval,
         counting=order.counting,
         sys_root=order.sys_root,
+        driver_root=order.driver_root,
     )

@@ -71,6 +71,7 @@ class NvmlSource:
         slow_interval: float = SLOW,
         counting: Counting = Counting(),  # noqa: B008 - frozen
         sys_root: str | None = None,
+        driver_root: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         self._fields = tuple(field for field in fields if field.id in self.readable)
@@ -82,7 +83,7 @@ class NvmlSource:
         self._sleep = Sleep(sys_root, lambda: list(self._slots.values()))
         self._counted = Counted(self._fields, counting, told, clock, self._sleep.is_asleep)
         self._peers = Peers(self._fields, self._sleep.awake, clock, slow_interval)
-        self._connection = Connection(release=self._release, clock=clock)
+        self._connection = Connection(release=self._release, clock=clock, root=driver_root)
         self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
         self._last_count: int | None = None

@@ -1,0 +1,198 @@
+"""Fields from a ConfigMap: its key `metrics` holds the CSV file, as dcgm-exporter's `-m NAMESPACE:NAME` has it.
+
+Rule 1: at start it is waited for a moment. Where it cannot be had, the fields of the settings are shown, with one
+        warning, and it is asked for until it is there. dcgm-exporter would end, with every GPU of the node unseen.
+Rule 2: a wrong row is at start what it is in a file: an error, with `lenient` a warning. Later what was good stays.
+Rule 3: dcgm-exporter's role allows to `get` this one object, no more. So it is asked for by its name, and then followed
+        by a watch where that is allowed; where not it is asked for again each minute.
+Rule 4: each text that is new and good is given to *changed*, in the thread that asks.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+from msgspec.structs import replace
+
+from otelgpu.attribution.apiobjects import Event, decoded
+from otelgpu.attribution.apiserver import FORBIDDEN, Api, ApiError
+from otelgpu.attribution.mirror import Pause
+from otelgpu.config import Config
+from otelgpu.config.counters import merged, parse
+from otelgpu.config.listed import ConfigMapName, Remark
+from otelgpu.config.load import finished
+from otelgpu.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+KEY = "metrics"
+PATIENCE = 5.0  # seconds at start
+AGAIN = 60.0  # seconds until it is asked for again where no watch is allowed
+LASTED = 5.0  # seconds after which a watch has been one
+STOP = 1.0  # seconds
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+
+
+class _ConfigMap(msgspec.Struct):
+    metadata: _Meta
+    data: dict[str, str] | None = None
+
+
+class ConfigMap:
+    """Follows one ConfigMap in a thread of its own. *changed* is told each text after the first look."""
+
+    def __init__(self, name: ConfigMapName, api: Api, *, changed: Callable[[str], None]) -> None:
+        self._name = name
+        self._path = f"/api/v1/namespaces/{name.namespace}/configmaps"
+        self._api = api
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._text: str | None = None
+        self._problem: str | None = None
+        self._is_settled = False  # the start has taken what there was
+        self._looked = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otelgpu-configmap", daemon=True)
+
+    def first(self, patience: float) -> tuple[str | None, str]:
+        """Start, and give the text; or None and why there is none after *patience* seconds. To be called once."""
+        self._thread.start()
+        self._looked.wait(patience)
+        with self._lock:
+            self._is_settled = True
+            return self._text, self._problem or f"no answer within {patience:g} s"
+
+    def stop(self, timeout: float) -> bool:
+        """End the question under way and the thread; False when it did not end in time."""
+        self._stopped.set()
+        self._api.close()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        pause = Pause()
+        while not self._stopped.is_set():
+            try:
+                raw = self._api.get(f"{self._path}/{self._name.name}")
+                self._take(decoded(raw, _ConfigMap))
+                self._looked.set()
+                seconds = self._watch(pause)
+            except ApiError as error:
+                self._say(str(error))
+                seconds = pause.take()
+            except Exception as error:
+                if self._say(f"an error inside otelgpu: {error!r}"):
+                    logger.exception("%s: an attempt failed; the next one starts afresh", self._thread.name)
+                seconds = pause.take()
+            self._looked.set()
+            self._stopped.wait(seconds)
+
+    def _watch(self, pause: Pause) -> float:
+        """Follow the ConfigMap until the server ends the watch; return the seconds until it is to be asked for."""
+        began_at = time.monotonic()
+        query = {"fieldSelector": f"metadata.name={self._name.name}"}  # no version: begins with the object as it is
+        try:
+            for line in self._api.watch(self._path, query):
+                event = decoded(line, Event)
+                if event.type == "DELETED":
+                    self._say("it was deleted")
+                elif event.type in {"ADDED", "MODIFIED"}:
+                    self._take(decoded(event.object, _ConfigMap))
+        except ApiError as error:
+            if error.status == FORBIDDEN:
+                return AGAIN * random.uniform(0.5, 1)  # noqa: S311 - so that not all nodes come at once
+            if error.status:
+                raise
+        if time.monotonic() - began_at >= LASTED:
+            pause.forget()
+        return pause.take()  # ended, by an event of an error too, or cut: no fault; the next look tells if there is one
+
+    def _take(self, seen: _ConfigMap) -> None:
+        text = (seen.data or {}).get(KEY)
+        if text is None:
+            keys = ", ".join(sorted(seen.data or {})) or "nothing"
+            self._say(f"it has no key {KEY}, but {keys[:200]}")
+            return
+        self._say(None)
+        with self._lock:
+            is_news = self._is_settled and text != self._text
+            self._text = text
+        if is_news:
+            self._changed(text)
+
+    def _say(self, problem: str | None) -> bool:
+        """Log what is wrong, or that nothing is any more, when that is news; what is wrong at start `first` tells."""
+        with self._lock:
+            if problem == self._problem or self._stopped.is_set():
+                return False
+            self._problem = problem
+            is_told = self._is_settled
+        if is_told and problem is None:
+            logger.info("ConfigMap %s is there again", self._name)
+        elif is_told:
+            logger.warning("ConfigMap %s: %s; the fields stay as they are", self._name, problem)
+        return True
+
+
+def with_fields(config: Config, text: str) -> Config:
+    """Return the settings with the fields that the *text* of their ConfigMap names.
+
+    Raise ConfigError with every wrong row (unless they are `lenient`), or where there is no row.
+    """
+    name = f"ConfigMap {config.kubernetes.configmap}"
+    parsed = parse(text.encode("utf-8", "replace"), name)
+    remarks = list(parsed.remarks)
+    if parsed.problems and not config.lenient:
+        raise ConfigError(finished(parsed.problems))
+    remarks += [Remark(f"{problem.finished(hint=True)}; the row is passed over") for problem in parsed.problems]
+    counters = merged(parsed.rows, remarks)
+    if not counters:
+        raise ConfigError([f"{name}: its key {KEY} names no field"])
+    for remark in remarks:
+        logger.log(remark.level, "%s", remark.text)
+    return replace(config, fields=("none",), counters=counters, skipped_rows=len(parsed.bad))
+
+
+def needs_restart(text: str) -> None:
+    """Log that fields have changed which are read at start alone; *text* is not needed for that."""
+    logger.warning("the ConfigMap of fields has changed (%d bytes): restart otelgpu to show them", len(text))
+
+
+@contextmanager
+def followed(
+    config: Config, environ: Mapping[str, str], *, changed: Callable[[str], None] = needs_restart
+) -> Iterator[Config]:
+    """Give the settings with the fields of their ConfigMap, and tell *changed* while it is followed.
+
+    *changed* hears a text only when it is good for `with_fields`. Raise ConfigError at start.
+    """
+    name = config.kubernetes.configmap
+    if name is None:
+        yield config
+        return
+
+    def judged(text: str) -> None:
+        try:
+            with_fields(config, text)
+        except ConfigError as error:
+            for problem in error.problems:
+                logger.error("%s; the fields stay as they are", problem)  # noqa: TRY400 - its sentence says it all
+        else:
+            changed(text)
+
+    configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account), changed=judged)
+    try:
+        text, why = configmap.first(PATIENCE)
+        if text is None:
+            shown = ",".join(config.fields)
+            logger.warning("ConfigMap %s: %s; until it is there, these fields are shown: %s", name, why, shown)
+        yield config if text is None else with_fields(config, text)
+    finally:
+        configmap.stop(STOP)

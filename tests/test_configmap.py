@@ -1,0 +1,284 @@
+"""Fields from a ConfigMap (`-m NAMESPACE:NAME`), from a fake API server over real HTTPS to the page and the log."""
+
+import logging
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from otelgpu import configmap
+from otelgpu.attribution import mirror
+from otelgpu.config import Config, Flag, load
+from otelgpu.configmap import followed
+from otelgpu.errors import ConfigError
+from tests.fakeapi import ApiServer, Json, configmap_object
+from tests.fakenvml import models
+from tests.harness import DROP_IN, LIMIT, Node, lines_of, serving, until
+from tests.test_kubernetes_api import api, papers
+
+__all__ = ["api", "papers"]  # the fixtures
+
+TEMP, UTIL = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL"
+HOT = f"{TEMP}, gauge, How hot it is\n"
+BUSY = f"{UTIL}, gauge, How busy it is\n"
+OBJECT = "/api/v1/namespaces/gpu/configmaps/fields"
+ALL = "/api/v1/namespaces/gpu/configmaps"
+DENIED = f'{OBJECT}: 403 {OBJECT} is forbidden: User "system:x" cannot get resource'
+
+Follow = Callable[..., Config]
+
+
+def fields(text: str) -> Json:
+    """The ConfigMap that the tests ask for."""
+    return configmap_object("fields", metrics=text)
+
+
+class Changes:
+    """What was told of changes, in order."""
+
+    def __init__(self) -> None:
+        self._told: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, text: str) -> None:
+        self._told.put(text)
+
+    def next(self) -> str:
+        """Wait for the next change."""
+        return self._told.get(timeout=LIMIT)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all of them were taken."""
+        return self._told.empty()
+
+
+@pytest.fixture
+def changes() -> Changes:
+    """What the product tells of changes."""
+    return Changes()
+
+
+@pytest.fixture
+def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
+    """Settings with `-m gpu:fields`, followed for as long as the test runs."""
+    monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(mirror, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(configmap, "AGAIN", 0.05)
+    monkeypatch.setattr(configmap, "PATIENCE", LIMIT)
+    with ExitStack() as stack:
+
+        def start(**changed: object) -> Config:
+            flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
+            flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
+            config = replace(load(environ={}, flags=flags), **changed)
+            return stack.enter_context(followed(config, api.environ, changed=changes))
+
+        yield start
+
+
+# ---- at start
+
+
+def test_the_page_shows_what_the_configmap_names(follow: Follow, api: ApiServer, node: Callable[..., Node]) -> None:
+    """And nothing else: it stands in place of the file of -f."""
+    api.put(fields(f"# ours\n{HOT}"), path="configmaps")
+    api.start()
+    config = follow()
+    page = node(models.h100(2), fields=config.fields, counters=config.counters).page()
+
+    assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == {TEMP}
+    assert f"# HELP {TEMP} How hot it is\n" in page
+    assert api.requests(OBJECT)[0].status == 200
+
+
+def _absent(_: ApiServer) -> None:
+    """The object was not made."""
+
+
+def _forbidden(api: ApiServer) -> None:
+    api.forbidden.add(OBJECT)
+
+
+def _no_key(api: ApiServer) -> None:
+    api.put(configmap_object("fields", dcgm="x", other="y"), path="configmaps")
+
+
+def _no_token(api: ApiServer) -> None:
+    (api.folder / "token").unlink()
+
+
+FAULTS: Mapping[Callable[[ApiServer], None], str] = {
+    _absent: f'https://SERVER: {OBJECT}: 404 configmaps "fields" not found',
+    _forbidden: f"https://SERVER: {DENIED}",
+    _no_key: "it has no key metrics, but dcgm, other",
+    _no_token: "{folder}/token: No such file or directory; is automountServiceAccountToken true?",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_without_it_the_fields_of_the_settings_are_shown_until_it_is_there(
+    fault: Callable[[ApiServer], None],
+    follow: Follow,
+    api: ApiServer,
+    changes: Changes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A role that was forgotten must not hide every GPU; and what is mended is noticed."""
+    fault(api)
+    api.start()
+    config = follow()
+    said = [text.replace(f"https://127.0.0.1:{api.port}", "https://SERVER") for text in caplog.messages]
+
+    assert config.counters == ()
+    assert config.fields == ("default",)
+    (line,) = said
+    assert line == (
+        f"ConfigMap gpu:fields: {FAULTS[fault].format(folder=api.folder)}; until it is there, these fields are shown: "
+        "default"
+    )
+    with caplog.at_level(logging.INFO):
+        api.renew_token("first-token")
+        api.forbidden.clear()
+        api.put(fields(HOT), path="configmaps")
+        assert changes.next() == HOT
+    assert caplog.messages[-1] == "ConfigMap gpu:fields is there again"
+
+
+def test_a_server_that_does_not_answer_delays_the_start_by_a_moment(
+    follow: Follow, api: ApiServer, changes: Changes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as while the network of a node is not there yet, and no longer; the answer may come later."""
+    monkeypatch.setattr(configmap, "PATIENCE", 0.05)
+    api.put(fields(HOT), path="configmaps")
+    api.hang()
+    api.start()
+
+    assert follow().fields == ("default",)
+    assert ["no answer within 0.05 s" in text for text in caplog.messages] == [True]
+    api.let_go()
+    assert changes.next() == HOT
+
+
+WRONG = f"{HOT}\nDCGM_FI_DEV_GPU_TMP, gauge, x\nDCGM_FI_DEV_POWER_USAGE, gouge, x\n"
+
+
+def test_wrong_rows_are_told_as_of_a_file(
+    follow: Follow, api: ApiServer, caplog: pytest.LogCaptureFixture, node: Callable[..., Node]
+) -> None:
+    """All at once, with their lines; with `lenient` they are passed over and counted. No row at all is a mistake."""
+    api.put(fields(WRONG), path="configmaps")
+    api.start()
+    with pytest.raises(ConfigError) as caught:
+        follow()
+    problems = list(caught.value.problems)
+    config = follow(lenient=True)
+    page = node(models.h100(1), counters=config.counters, skipped_rows=config.skipped_rows, fields=("none",)).page()
+    api.put(fields("# nothing\n"), path="configmaps")
+    with pytest.raises(ConfigError) as empty:
+        follow()
+
+    assert [problem.partition(": ")[0] for problem in problems] == ["ConfigMap gpu:fields:3", "ConfigMap gpu:fields:4"]
+    assert "did you mean DCGM_FI_DEV_GPU_TEMP?" in problems[0]
+    assert [line.value for line in lines_of(page) if line.name == "otelgpu_config_skipped_rows"] == [2]
+    assert [text for text in caplog.messages if "passed over" in text] == [
+        f"{problem}; the row is passed over" for problem in problems
+    ]
+    assert list(empty.value.problems) == ["ConfigMap gpu:fields: its key metrics names no field"]
+
+
+# ---- later
+
+
+def test_a_change_is_told_and_a_mistake_costs_nothing(
+    follow: Follow, api: ApiServer, changes: Changes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slip of the pen in an object that a thousand nodes follow changes none of their pages."""
+    api.put(fields(HOT), path="configmaps")
+    api.start()
+    follow()
+    api.is_watched()
+    api.put(fields(BUSY), path="configmaps")
+    assert changes.next() == BUSY
+    api.put(fields("DCGM_FI_DEV_GPU_TMP, gauge, x"), path="configmaps")
+    until(lambda: "gpu:fields:1: no such field" in caplog.text, "the mistake")
+    api.put(configmap_object("other", metrics=HOT), path="configmaps")
+    api.remove("fields", namespace="gpu", path="configmaps")
+    until(lambda: "it was deleted" in caplog.text, "the end")
+    api.put(fields(HOT + BUSY), path="configmaps")
+
+    assert changes.next() == HOT + BUSY
+    assert changes.is_empty
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert all(record.getMessage().endswith("; the fields stay as they are") for record in caplog.records)
+
+
+def test_the_role_of_their_chart_is_enough(follow: Follow, api: ApiServer, changes: Changes) -> None:
+    """It allows to get this one object; without a watch it is asked for again and again."""
+    api.forbidden |= {"list", "watch"}
+    api.put(fields(HOT), path="configmaps")
+    api.start()
+
+    assert [row.name for row in follow().counters] == [TEMP]
+    api.put(fields(BUSY), path="configmaps")
+    assert changes.next() == BUSY
+    assert {asked.status for asked in api.requests(ALL)} == {403}
+
+
+def test_a_watch_that_ends_or_breaks_is_begun_again(
+    follow: Follow, api: ApiServer, changes: Changes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What changed in between is not missed; a server that is away is told once, and once that it is back."""
+    api.put(fields(HOT), path="configmaps")
+    api.start()
+    follow()
+    api.is_watched()
+    api.silently(fields(BUSY), path="configmaps")
+    api.end_watches()
+    assert changes.next() == BUSY
+    api.is_watched()
+    api.silently(fields(HOT), path="configmaps")
+    api.end_watches(breaks=True)
+    assert changes.next() == HOT
+    api.is_watched()
+    api.stop()
+    until(lambda: "; the fields stay as they are" in caplog.text, "the fault")
+    api.silently(fields(BUSY), path="configmaps")
+    api.start()
+
+    assert changes.next() == BUSY
+
+
+def test_the_program_takes_it_from_their_command_line(api: ApiServer, tmp_path: Path) -> None:
+    """The whole way: the variable of their chart, the page, and what the log says of a change."""
+    api.put(fields(HOT), path="configmaps")
+    api.start()
+    environ = {"DCGM_EXPORTER_CONFIGMAP_DATA": "gpu:fields", "OTELGPU_KUBERNETES_SERVICE_ACCOUNT": str(api.folder)}
+    environ |= api.environ
+    with serving(models.h100(1), tmp_path, "--listen=127.0.0.1:0", environ=environ, program=DROP_IN) as it:
+        page = it.page()
+        api.put(fields(BUSY), path="configmaps")
+        until(lambda: it.logged("the ConfigMap of fields has changed") == 1, "the change")
+        status = it.stop()
+
+    assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == {TEMP}
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu", "gpu:", ":fields", "gpu/fields", "GPU:fields", "gpu:fields:x", "gpu:fields.", "a" * 64 + ":fields"]
+)
+def test_what_is_no_name_of_a_configmap_is_refused(text: str) -> None:
+    """With what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        load(environ={"DCGM_EXPORTER_CONFIGMAP_DATA": text})
+
+    assert list(caught.value.problems) == [
+        f'DCGM_EXPORTER_CONFIGMAP_DATA: expected NAMESPACE:NAME of a ConfigMap, or none, got "{text}"'
+        if len(text) <= 60
+        else f'DCGM_EXPORTER_CONFIGMAP_DATA: expected NAMESPACE:NAME of a ConfigMap, or none, got "{text[:60]}..." (71 '
+        "characters)"
+    ]
+    assert load(environ={"DCGM_EXPORTER_CONFIGMAP_DATA": "none"}).kubernetes.configmap is None
