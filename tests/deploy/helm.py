@@ -1,0 +1,50 @@
+"""The chart rendered with a file of values, as `helm template` does."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from tests.conftest import ROOT
+from tests.deploy.gotemplate import Chart, merged
+
+CHART = ROOT / "deploy" / "helm" / "otelgpu"
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+Json = dict[str, Any]
+
+
+def render(values: Json, *, name: str = "gpu", namespace: str = "monitoring") -> tuple[list[Json], str]:
+    """Give back the objects, and the notes. Raise jsonschema.ValidationError or TemplateError."""
+    files = {path.relative_to(CHART).as_posix(): path.read_text() for path in CHART.rglob("*") if path.is_file()}
+    about = yaml.safe_load(files["Chart.yaml"])
+    given = merged(yaml.safe_load(files["values.yaml"]), values)
+    jsonschema.Draft7Validator(json.loads(files["values.schema.json"])).validate(_without_nothing(given))
+    chart = Chart(files)
+    root: Mapping[str, Any] = {
+        "Values": given,
+        "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
+        "Release": {"Name": name, "Namespace": namespace, "Service": "Helm"},
+        "Template": {"BasePath": "templates"},
+        "Files": {"Get": files.__getitem__},
+    }
+    objects: list[Json] = []
+    for path in sorted(files):
+        if path.startswith("templates/") and path.endswith(".yaml"):
+            objects += [one for one in yaml.safe_load_all(chart.render(path, root)) if one is not None]
+    return objects, chart.render("templates/NOTES.txt", root)
+
+
+def values_of(path: Path) -> Json:
+    """Read a file of values."""
+    read: Json = yaml.safe_load(path.read_text())
+    return read
+
+
+def _without_nothing(value: Any) -> Any:
+    """Leave out what was set to null, which takes a key away."""
+    if isinstance(value, dict):
+        return {key: _without_nothing(inner) for key, inner in value.items() if inner is not None}
+    return value
