@@ -65,7 +65,8 @@ def _counters() -> Iterator[tuple[int, str]]:
     for rate in RATES:
         yield rate.field_id, " + ".join(f"`{_constant('NVML_FI_', counter)}`" for counter, _ in rate.counters)
     for summed in SUMS:
-        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, summed over the links,{since_of_value(summed.nvml_id)}"
+        links = "summed over the links" if summed.fold is sum else "of the worst link"
+        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, {links},{since_of_value(summed.nvml_id)}"
         yield summed.field_id, words.removesuffix(",")
 
 

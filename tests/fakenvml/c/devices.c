@@ -306,6 +306,33 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, n
     return call_end(&call, rc);
 }
 
+/* The values of a sample: time stamp, value. Without room for them all that are kept are counted. */
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
+                                         nvmlValueType_t *kind, unsigned int *count, nvmlSample_t *to) {
+    Call call;
+    Args args = ARGS(type);
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetSamples, GPU, device, &args);
+    const Entry *e = call.entry;
+    if (rc == NVML_SUCCESS && (!e || !e->has_values)) rc = NVML_ERROR_NOT_SUPPORTED;
+    if (rc == NVML_SUCCESS && (!kind || !count || (to && !*count))) rc = NVML_ERROR_INVALID_ARGUMENT;
+    if (rc == NVML_SUCCESS) {
+        unsigned int n = 0, room = to ? *count : (unsigned int)e->n_values / 2;
+        for (int i = 0; i + 2 <= e->n_values && n < room; i += 2) {
+            if (to && e->values[i].number <= since && since) continue;
+            if (to) {
+                memset(&to[n], 0, sizeof to[n]);
+                to[n].timeStamp = e->values[i].number;
+                to[n].sampleValue.uiVal = (unsigned int)e->values[i + 1].number;
+            }
+            n++;
+        }
+        *kind = NVML_VALUE_TYPE_UNSIGNED_INT;
+        *count = n;
+        if (!n) rc = NVML_ERROR_NOT_FOUND;
+    }
+    return call_end(&call, rc);
+}
+
 /* The values of a retired page: its address, and in _v2 the time stamp after it. */
 static nvmlReturn_t pages(Fn fn, int width, nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count,
                           unsigned long long *addresses, unsigned long long *stamps) {
