@@ -110,6 +110,7 @@ def _fields() -> dict[FieldKey, FieldAnswer]:
     fields: dict[FieldKey, FieldAnswer] = {identity: 1000 * identity for identity in range(1, 309)}
     for identity in BY_LINK:
         fields |= {(identity, link): 1000 * identity + link for link in range(LINKS)}
+    fields |= {(185, 1): 185_001, (186, 1): 186_001, (186, 2): 186_002}  # no average of the memory
     # Error rates: 1e-12 and less, worst on link 0; 5e-15, but on link 3. A number without a scope would be link 0's.
     fields |= {220: None, 222: None}
     fields |= {(220, link): 0x100 + 12 + link for link in range(LINKS)}

@@ -7,16 +7,16 @@ Rule 3: `base=` is the base-unit name of DCGM 4.7 (ids 1600 to 1649 there), whic
         240, 241 and DCGM's naming standard: those of 242 to 247. A field without one keeps its 4.6 name and unit.
 
 Id 0 (DCGM_FI_UNKNOWN, DCGM_FI_SYSTEM_FIELD_UNKNOWN) is a placeholder without metadata and no field: 643 rows, and
-beside them the six of `exporter` and the eight of `video`.
+beside them the six of `exporter` and the ten of `own`.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from otelgpu.fields.catalogue import device, exporter, host, identity, nvlink, nvswitch, profiling, vgpu, video
+from otelgpu.fields.catalogue import device, exporter, host, identity, nvlink, nvswitch, own, profiling, vgpu
 from otelgpu.fields.row import Field
 
-_TABLES = (identity, device, nvlink, vgpu, nvswitch, profiling, host, exporter, video)
+_TABLES = (identity, device, nvlink, vgpu, nvswitch, profiling, host, exporter, own)
 
 CATALOGUE: Mapping[int, Field] = MappingProxyType(
     {field.id: field for field in sorted((field for table in _TABLES for field in table.ROWS), key=lambda f: f.id)}

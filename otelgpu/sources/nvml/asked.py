@@ -51,6 +51,8 @@ def _values() -> Iterator[tuple[int, str]]:
         name = LINK.sub("_L<link>", _constant("NVML_FI_", row.nvml_id)) if row.link is not None else ""
         # What pynvml calls an id is what it means in the newest driver.
         words = f"field value {row.nvml_id}" if row.before else f"`{name or _constant('NVML_FI_', row.nvml_id)}`"
+        if row.scope and row.link is None:
+            words += f" of `{_constant('NVML_POWER_SCOPE_', row.scope)}`"
         yield row.field_id, words + (_drivers(row) or since_of_value(row.nvml_id))
 
 
