@@ -1,8 +1,8 @@
-"""The table of metrics in docs/metrics.md, made from the catalogue: `python -m otelgpu.reference docs/metrics.md`.
+"""The tables of docs/metrics.md, made from the catalogue: `python -m otelgpu.reference docs/metrics.md`.
 
 Rule 1: nothing is said here that the catalogue, the sources' tables or the exporters do not say themselves; the name on
         a Prometheus page in semconv naming is what the stock exporter makes of it.
-Rule 2: only the lines between the two markers are ours.
+Rule 2: only the lines between each two markers are ours.
 """
 
 import sys
@@ -21,9 +21,12 @@ from otelgpu.model import Device, Series, Snapshot, SourceFacts
 from otelgpu.sources.nvml.asked import asked_by
 from otelgpu.sources.nvml.questions import READABLE
 from otelgpu.sources.nvml.source import BESIDE
+from otelgpu.sources.nvml.unreadable import unreadable
 
 BEGIN = "<!-- metrics -->"
 END = "<!-- /metrics -->"
+BEGIN_NOT = "<!-- unreadable -->"
+END_NOT = "<!-- /unreadable -->"
 HEAD = (
     ("DCGM id", "Name", "Name in 4.9", "Type", "Unit", "Unit in 4.9"),
     ("OpenTelemetry name and attributes", "Instrument", "Unit", "On a Prometheus page", "Read by"),
@@ -35,9 +38,18 @@ def metrics_table() -> str:
     return "".join(f"{line}\n" for line in _lines())
 
 
+def unreadable_table() -> str:
+    """Draw every other field of the catalogue as a row of a Markdown table, with the reason."""
+    lines = ["| DCGM id | Name | Name in 4.9 | Why NVML cannot give it |", "|---|---|---|---|"]
+    for id_, reason in unreadable(READABLE | BESIDE).items():
+        field = CATALOGUE[id_]
+        lines.append(f"| {id_} | `{field.name}` | `{field.dcgm49.name}` | {reason} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def with_metrics_table(text: str) -> str:
-    """Put the table between the markers of a Markdown text. Raise ValueError without them."""
-    return with_table(text, BEGIN, END, metrics_table())
+    """Put the tables between the markers of a Markdown text. Raise ValueError without them."""
+    return with_table(with_table(text, BEGIN, END, metrics_table()), BEGIN_NOT, END_NOT, unreadable_table())
 
 
 def _lines() -> Iterator[str]:

@@ -75,11 +75,11 @@ def spellings(field: Field) -> set[str]:
 
 
 def test_every_field_of_dcgm_has_one_row() -> None:
-    """A field that DCGM knows can be asked for, and what dcgm-exporter adds to them; the placeholder 0 is none."""
+    """A field that DCGM knows can be asked for, and what dcgm-exporter and otelgpu add; the placeholder 0 is none."""
     known = dcgm_fields()
 
     assert len(known) == 643
-    assert list(CATALOGUE) == [*sorted(known), *range(9001, 9007)]
+    assert list(CATALOGUE) == [*sorted(known), *range(9001, 9007), *range(9101, 9111)]
 
 
 def test_rows_have_dcgms_old_and_new_names() -> None:
@@ -156,7 +156,9 @@ def test_shapes_carry_the_names_of_their_generation() -> None:
     assert all(field.dcgm.name == field.name for field in FIELDS)
     same_unit = [field for field in FIELDS if field.dcgm49.unit == field.dcgm.unit]
     assert [field.id for field in same_unit if field.dcgm49.name != field.new_name] == [1508]  # renamed in DCGM 4.7
-    assert all(re.fullmatch(r"DCGM_(FI|EXP)_[A-Z0-9_]+", name) for field in FIELDS for name in spellings(field))
+    assert all(
+        re.fullmatch(r"(DCGM_FI|DCGM_EXP|OTELGPU)_[A-Z0-9_]+", name) for field in FIELDS for name in spellings(field)
+    )
 
 
 def test_a_changed_unit_has_a_changed_name() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from otelgpu.config import Sampling
-from otelgpu.fields import CATALOGUE
+from otelgpu.fields import CATALOGUE, Level
 from otelgpu.sources.nvml import again
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.questions import FIELD_VALUES, READABLE, XID_ERRORS
+from otelgpu.sources.nvml.source import BESIDE
+from otelgpu.sources.nvml.unreadable import unreadable
 from tests.conftest import RECORDINGS, Golden
 from tests.fakenvml import ALL_LINKS, Code, Fake, models
 from tests.fakenvml.everything import everything
@@ -28,20 +30,35 @@ REFERENCE = RECORDINGS.parent / "reference" / "dcgm-fields.json"
 ALL = tuple(CATALOGUE[id_].name for id_ in sorted(READABLE - {XID_ERRORS}))
 NUMBERS = tuple(CATALOGUE[id_].name for id_ in sorted(READABLE - {XID_ERRORS}) if CATALOGUE[id_].is_numeric)
 LABELS = tuple(CATALOGUE[id_].name for id_ in sorted(READABLE) if not CATALOGUE[id_].is_numeric)
+PREFIXES = ("DCGM_", "OTELGPU_")  # of fields
 AT_ONCE = Sampling(reuse=0, slow_interval=0)
 
 
 def test_two_hundred_fields_and_more_can_be_read() -> None:
     """What a CSV file of a dashboard names is there on any GPU that has it, without DCGM."""
     assert set(CATALOGUE) >= READABLE
-    assert len(READABLE) >= 450
+    assert len(READABLE) >= 470
+
+
+def test_every_other_field_has_a_reason_and_none_is_stale() -> None:
+    """Who asks for a field and gets nothing reads why in docs/metrics.md; a reason that no longer holds is a lie."""
+    read = READABLE | BESIDE
+    reasons = unreadable(read)
+
+    assert set(reasons) | read == set(CATALOGUE)
+    assert not set(reasons) & read
+    with pytest.raises(ValueError, match=r"that can be read: \[450\]; neither read nor with a reason: \[150\]"):
+        unreadable((read | {450}) - {150})
+    of_ours = {id_ for id_ in reasons if CATALOGUE[id_].level in (Level.GPU, Level.GPU_I, Level.GPU_CI, Level.LINK)}
+    numbers = {id_ for id_ in of_ours - set(range(700, 900)) if CATALOGUE[id_].is_numeric}
+    assert numbers == {64, 450, *range(580, 593), 1509}  # of 460 and more numbers of GPUs, instances and their links
 
 
 def test_every_field_the_source_claims_is_on_the_page(node: Start) -> None:
     """A row that answers nothing is dead; a field that is lost on the way is worse."""
     page = node(everything(), fields=ALL).settled_page()
 
-    lines = [line for line in lines_of(page) if line.name.startswith("DCGM_")]
+    lines = [line for line in lines_of(page) if line.name.startswith(PREFIXES)]
     assert set(NUMBERS) - {line.name for line in lines} == set()
     assert {label for label in lines[0].labels if label.startswith("DCGM_")} == set(LABELS)
 
@@ -67,7 +84,7 @@ def test_the_page_of_a_driver_without_field_values(node: Start, golden: Golden) 
     old = everything().with_gpu(0, errors={"nvmlDeviceGetFieldValues": 3})
     page = node(old, fields=NUMBERS).settled_page()
 
-    shown = "".join(f"{line}\n" for line in page.splitlines() if line.startswith("DCGM_"))
+    shown = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(PREFIXES))
     golden("page/everything-without-field-values.txt", shown)
 
 
@@ -315,6 +332,26 @@ ODD: Mapping[str, tuple[Mapping[str, Any], dict[str, float | None]]] = {
     "no link with the counter": (
         {"fields": dict.fromkeys((201, *((201, link) for link in range(18))))},
         {"DEV_NVLINK_COUNT_TX_PACKETS": None},
+    ),
+    "links without an error": (
+        {"fields": {(222, link): 0 for link in range(18)}},
+        {"DEV_NVLINK_COUNT_SYMBOL_BER": 0, "DEV_NVLINK_COUNT_SYMBOL_BER_FLOAT": 0.0},
+    ),
+    "an error rate above one": (
+        {"fields": {(220, 5): 0x800}},
+        {"DEV_NVLINK_COUNT_EFFECTIVE_BER": 0x800, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT": None},
+    ),
+    "the worst link is not that with the highest code": (
+        {"fields": {(220, 5): 0x203, (220, 6): 0xF05}},
+        {"DEV_NVLINK_COUNT_EFFECTIVE_BER": 0x203, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT": 0.002},
+    ),
+    "samples that were never taken": (
+        {"answers": {("nvmlDeviceGetSamples", 1): (0, 7, 0, 7), ("nvmlDeviceGetSamples", 2): ()}},
+        {"DEV_GPU_UTIL_SAMPLES": None, "DEV_MEM_COPY_UTIL_SAMPLES": None},
+    ),
+    "a sample that cannot be": (
+        {"answers": {("nvmlDeviceGetSamples", 1): (1, 101)}},
+        {"DEV_GPU_UTIL_SAMPLES": None, "DEV_MEM_COPY_UTIL_SAMPLES": 10},
     ),
     "one link in trouble": ({"fields": {(201, 17): Code(999)}}, {"DEV_NVLINK_COUNT_TX_PACKETS": None}),
     "no NVLink": ({"fields": {91: 0}}, {"DEV_NVLINK_COUNT_TX_PACKETS": None, "DEV_NVLINK_GET_STATE": None}),

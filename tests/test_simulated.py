@@ -15,6 +15,7 @@ from otelgpu.sources.simulated import SimulatedSource, SpecError, parse_spec
 from otelgpu.sources.simulated.models import MODELS
 from otelgpu.sources.simulated.spec import MOST_GPUS
 from otelgpu.sources.simulated.stages import PLAIN, REST, SHARED
+from tests.conftest import Golden
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -65,6 +66,23 @@ def samples(source: SimulatedSource, clock: Clock, slot: int, *, step: float, se
 
 def series(readings: tuple[Reading, ...]) -> list[tuple[int, str, int | float | str]]:
     return [(reading.field.id, reading.device.uuid, reading.number) for reading in readings]
+
+
+@pytest.mark.parametrize("spec", EVERY_SPEC)
+def test_all_fields_of_each_model_are_as_reviewed(spec: str, golden: Golden) -> None:
+    """What a simulated model has, and does not have, is a promise to whoever tests a dashboard on it."""
+    source, clock = node(spec, *sorted(SimulatedSource.readable))
+    clock.at += HOUR
+    sample = source.read(0)
+    instances = {device.uuid: f"0/{device.instance_id}" for device in sample.instances}
+    lines = [
+        f"{reading.field.name} {instances.get(reading.device.uuid, '0')} "
+        f"{' '.join(f'{name}={text}' for name, text in reading.attributes)} {reading.number}"
+        for reading in sample.readings
+    ]
+    lines += [f"{gap.field.name} {instances.get(gap.device.uuid, '0')} - {gap.gap}" for gap in sample.missing]
+
+    golden(f"fields/simulated-{spec}.txt", "".join(f"{' '.join(line.split())}\n" for line in sorted(lines)))
 
 
 def test_it_is_a_source() -> None:

@@ -153,6 +153,14 @@ ENERGY = _scaled(
     base=Scale("J", Number.INT, 1, 1000),
     semconv=Scale("J", Number.DOUBLE, 1, 1000),
 )
+# How long a frame takes; a second and more is a stalled session and can be true.
+LATENCY = _scaled(
+    "us",
+    Number.INT,
+    1_000_000_000,
+    dcgm=Scale("us", Number.INT),
+    semconv=Scale("s", Number.DOUBLE, 1, 1_000_000),
+)
 PERCENT = _scaled("%", Number.INT, 100, dcgm=Scale("%", Number.INT), base=_RATIO, semconv=_RATIO)
 # Fans may be driven past their nominal speed, so NVML can say more than 100 %.
 FAN = _scaled("%", Number.INT, 200, dcgm=Scale("%", Number.INT), base=_RATIO, semconv=_RATIO)

@@ -3,6 +3,7 @@
 Rule 1: built once per source and set of left-out functions, into a folder named after their hash; a test run never
         waits for another and never sees half a file (built aside, then renamed).
 Rule 2: a function that an old driver lacks is really absent from the symbol table, through a linker version script.
+        The sources are compiled once; another set of functions is only linked.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ def library(missing: frozenset[str] = frozenset()) -> Path:
     if not (folder / SONAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as aside:
-            made = _build(Path(aside), compiler, header.parent, missing)
+            made = _link(Path(aside), compiler, _object(compiler, header), missing)
             made.replace(folder / SONAME)
     return folder
 
@@ -90,24 +91,36 @@ def _digest(header: Path, missing: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(aside: Path, compiler: str, include: Path, missing: Iterable[str]) -> Path:
+@cache
+def _object(compiler: str, header: Path) -> Path:
+    """Compile all sources into one object, which every library is linked from."""
+    folder = _cache() / _digest(header, ("all", "of", "it"))
+    made = folder / "fakenvml.o"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
+            for source in sources:
+                part = Path(aside, Path(source).with_suffix(".o").name)
+                _run([compiler, *FLAGS, f"-I{header.parent}", "-c", source, "-o", str(part)])
+            parts = [str(part) for part in sorted(Path(aside).glob("*.o"))]
+            whole = Path(aside, "whole")
+            _run([compiler, "-r", "-nostdlib", *parts, "-o", str(whole)])
+            whole.replace(made)
+    return made
+
+
+def _link(aside: Path, compiler: str, whole: Path, missing: Iterable[str]) -> Path:
     made = aside / SONAME
     script = aside / "symbols"
     local = "".join(f"{name}; " for name in sorted(missing))
     script.write_text(f"{{ global: nvml*; fakenvml_*; local: {local}*; }};\n")
-    command = [
-        compiler,
-        *FLAGS,
-        f"-I{include}",
-        "-shared",
-        f"-Wl,-soname,{SONAME}",
-        f"-Wl,--version-script={script}",
-        *(str(source) for source in sorted(SOURCES.glob("*.c"))),
-        "-o",
-        str(made),
-        "-lpthread",
-    ]
+    flags = ("-shared", f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={script}")
+    _run([compiler, *flags, str(whole), "-o", str(made), "-lpthread"])
+    return made
+
+
+def _run(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise CannotBuildError(f"{' '.join(command)}\n{result.stderr}")
-    return made

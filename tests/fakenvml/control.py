@@ -80,8 +80,8 @@ class Fake:
 
 
 @cache
-def _loaded() -> ctypes.CDLL:
-    loaded = ctypes.CDLL(str(library() / SONAME), mode=ctypes.RTLD_GLOBAL)
+def _loaded(missing: frozenset[str]) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(library(missing) / SONAME), mode=ctypes.RTLD_GLOBAL)
     loaded.fakenvml_calls.restype = ctypes.c_ulonglong
     loaded.fakenvml_calls.argtypes = [ctypes.c_char_p]
     loaded.fakenvml_calls_on.restype = ctypes.c_ulonglong
@@ -90,9 +90,12 @@ def _loaded() -> ctypes.CDLL:
     return loaded
 
 
-def preload(path: Path) -> Fake:
-    """Load the fake into this process; pynvml will find it. *path* is where scenarios will be written."""
-    return Fake(path, _loaded())
+def preload(path: Path, missing: frozenset[str] = frozenset()) -> Fake:
+    """Load the fake into this process; pynvml will find it. *path* is where scenarios will be written.
+
+    Without the *missing* functions in a process that has not loaded any other build, and never will.
+    """
+    return Fake(path, _loaded(missing))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,13 @@ ANSWERS: dict[Key, Answer] = {
     "nvmlDeviceGetCurrentClocksThrottleReasons": 0x25,
     "nvmlDeviceGetDecoderUtilization": (7, 167_000),
     "nvmlDeviceGetEncoderUtilization": (6, 167_000),
+    "nvmlDeviceGetEncoderStats": (101, 102, 103),
+    "nvmlDeviceGetFBCStats": (104, 105, 106),
+    "nvmlDeviceGetJpgUtilization": (17, 167_000),
+    "nvmlDeviceGetOfaUtilization": (18, 167_000),
+    # The newest is neither the first nor the last, and a place that was never filled follows.
+    ("nvmlDeviceGetSamples", 1): (1_000, 1, 3_000, 11, 2_000, 2, 0, 99),
+    ("nvmlDeviceGetSamples", 2): (1_000, 1, 3_000, 10, 2_000, 2, 0, 99),
     "nvmlDeviceGetEccMode": (0, 1),
     "nvmlDeviceGetEnforcedPowerLimit": 164_500,
     "nvmlDeviceGetFanSpeed": 91,
@@ -103,6 +110,11 @@ def _fields() -> dict[FieldKey, FieldAnswer]:
     fields: dict[FieldKey, FieldAnswer] = {identity: 1000 * identity for identity in range(1, 309)}
     for identity in BY_LINK:
         fields |= {(identity, link): 1000 * identity + link for link in range(LINKS)}
+    fields |= {(185, 1): 185_001, (186, 1): 186_001, (186, 2): 186_002}  # no average of the memory
+    # Error rates: 1e-12 and less, worst on link 0; 5e-15, but on link 3. A number without a scope would be link 0's.
+    fields |= {220: None, 222: None}
+    fields |= {(220, link): 0x100 + 12 + link for link in range(LINKS)}
+    fields |= {(222, link): 0x500 + (9 if link == 3 else 15) for link in range(LINKS)}
     fields |= {(165, link): link % 4 for link in range(LINKS)}
     fields |= {(identity, ALL_LINKS): 1000 * identity + 999 for identity in range(138, 142)}
     return fields | SMALL

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tests.fakenvml.drivers import DRIVERS, under
-from tests.fakenvml.models import A100, B200, H100, MIB, RTX_3090, T4, machine
+from tests.fakenvml.models import A100, B200, H100, MIB, RTX_3090, T4, machine, uuid
 from tests.fakenvml.scenario import Answer, FieldAnswer, FieldKey, Gpu, Key, Scenario
 
 KEPLER = 2
@@ -156,6 +156,20 @@ def gb10() -> Scenario:
     return scenario.but(gpus=(_without(scenario.gpus[0], *_NO_MEMORY),))
 
 
+def orin() -> Scenario:
+    """A Jetson: NVML knows what it is and answers next to nothing; its UUID has no prefix, and it is on no PCI bus."""
+    module = Gpu(
+        uuid=uuid(87).removeprefix("GPU-"),
+        name="Orin (nvgpu)",
+        pci=None,
+        architecture=None,
+        compute=(8, 7),
+        processes=None,
+        graphics_processes=None,
+    )
+    return Scenario(gpus=(module,), driver="540.4.0", nvml="12.540.4.0", cuda=12060)
+
+
 def wsl2() -> Scenario:
     """Windows has the GPU: there is no device node and so no minor number, and much is kept back."""
     scenario = machine(WSL2)
@@ -187,6 +201,7 @@ RARER: Mapping[str, Callable[[], Scenario]] = {
     "gh200": gh200,
     "gb200": gb200,
     "gb10": gb10,
+    "orin": orin,
     "wsl2": wsl2,
     "vgpu_guest": vgpu_guest,
 }

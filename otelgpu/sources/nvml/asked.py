@@ -51,6 +51,8 @@ def _values() -> Iterator[tuple[int, str]]:
         name = LINK.sub("_L<link>", _constant("NVML_FI_", row.nvml_id)) if row.link is not None else ""
         # What pynvml calls an id is what it means in the newest driver.
         words = f"field value {row.nvml_id}" if row.before else f"`{name or _constant('NVML_FI_', row.nvml_id)}`"
+        if row.scope and row.link is None:
+            words += f" of `{_constant('NVML_POWER_SCOPE_', row.scope)}`"
         yield row.field_id, words + (_drivers(row) or since_of_value(row.nvml_id))
 
 
@@ -65,7 +67,8 @@ def _counters() -> Iterator[tuple[int, str]]:
     for rate in RATES:
         yield rate.field_id, " + ".join(f"`{_constant('NVML_FI_', counter)}`" for counter, _ in rate.counters)
     for summed in SUMS:
-        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, summed over the links,{since_of_value(summed.nvml_id)}"
+        links = "summed over the links" if summed.fold is sum else "of the worst link"
+        words = f"`{_constant('NVML_FI_', summed.nvml_id)}`, {links},{since_of_value(summed.nvml_id)}"
         yield summed.field_id, words.removesuffix(",")
 
 

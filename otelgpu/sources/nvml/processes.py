@@ -14,6 +14,7 @@ from pathlib import Path
 import pynvml
 
 from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.lists import compute_processes, graphics_processes
 
 RECENT = 2.0  # seconds: how old a sample of the driver may be; it takes one at least every second
 ALL = 100  # percent
@@ -65,11 +66,11 @@ def _children(pid: int) -> Iterator[int]:
 def _listed(handle: Handle) -> dict[int, int | None]:
     """Give the memory of every process on the device; one that is both on the compute and the graphics list once."""
     listed: dict[int, int | None] = {}
-    for ask in (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v3):
+    for ask in (graphics_processes, compute_processes):
         try:
             listed |= {process.pid: process.usedGpuMemory for process in ask(handle)}
         except pynvml.NVMLError as error:
-            if ask is pynvml.nvmlDeviceGetComputeRunningProcesses_v3:
+            if ask is compute_processes:
                 raise
             if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 raise

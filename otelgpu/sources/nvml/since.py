@@ -12,12 +12,16 @@ import pynvml
 
 FUNCTIONS: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "driver 535",
+    "nvmlDeviceGetEncoderStats": "Maxwell",
+    "nvmlDeviceGetFBCStats": "Maxwell",
     "nvmlDeviceGetGpuFabricInfoV": "Hopper",
+    "nvmlDeviceGetJpgUtilization": "Turing",
     "nvmlDeviceGetMaxMigDeviceCount": "Ampere",
     "nvmlDeviceGetMemoryInfo_v2": "driver 510",
     "nvmlDeviceGetMigMode": "Ampere",
     "nvmlDeviceGetNvLinkErrorCounter": "Pascal",
     "nvmlDeviceGetNvLinkState": "Pascal",
+    "nvmlDeviceGetOfaUtilization": "Turing",
     "nvmlDeviceGetPcieThroughput": "Maxwell",
     "nvmlDeviceGetPlatformInfo": "Blackwell",
     "nvmlDeviceGetRemappedRows": "Ampere",

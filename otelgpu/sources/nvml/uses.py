@@ -21,6 +21,7 @@ from otelgpu.processes.owners import NOBODY_KNOWN, Known, ProcessOwners
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
+from otelgpu.sources.nvml.lists import compute_processes, graphics_processes, mps_processes
 
 RECENT = 2.0  # seconds: how old a sample may be; the driver takes one at least every second and keeps old ones
 ALL = 100  # percent
@@ -30,11 +31,7 @@ MEMORY, UTILIZATION, OWNER = "memory", "utilization", "owner"
 
 Ask = Callable[[], Any]
 
-LISTS: tuple[Callable[[Handle], Any], ...] = (
-    pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-    pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-)
+LISTS: tuple[Callable[[Handle], Any], ...] = (compute_processes, graphics_processes, mps_processes)
 # The second knows GPUs (and drivers, from 550 on) that the first does not.
 SAMPLERS: tuple[Callable[[Handle, int], Any], ...] = (
     pynvml.nvmlDeviceGetProcessUtilization,

@@ -104,7 +104,7 @@ class FieldValues:
         return parts[0] if isinstance(way, FieldValue) else self._rate(way, sum(parts), now)
 
     def _sum(self, way: LinkSum, pairs: tuple[Pair, ...], numbers: Mapping[Pair, Outcome]) -> Outcome:
-        """Add up the links. One that never answered is left out; one that no longer does makes the sum unknown."""
+        """Make one of the links. One that never answered is left out; one that no longer does makes all unknown."""
         if not pairs:
             return Refusal(Gap.UNSUPPORTED, "this GPU has no NVLink")
         refused: list[Refusal] = []
@@ -119,9 +119,9 @@ class FieldValues:
         if passing or not answered:
             return (passing or refused)[0]
         if way in self._summed and refused:
-            return Refusal(Gap.FAILED, f"{refused[0].reason}; the sum over the links would go back")
+            return Refusal(Gap.FAILED, f"{refused[0].reason}; without it a sum would go back, or the worst be hidden")
         self._summed[way] = tuple(answered)
-        return sum(answered.values())
+        return way.fold(answered.values())
 
     def _rate(self, rate: Rate, summed: float, now: float) -> Outcome:
         if not math.isfinite(summed):

@@ -234,25 +234,49 @@ static nvmlReturn_t room_for(const Entry *e, int width, unsigned int *count, con
     return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* The values of a process: pid, bytes, GPU instance, compute instance. */
-static nvmlReturn_t processes(Fn fn, nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *to) {
+/* The values of a process: pid, bytes, GPU instance, compute instance. The first releases of 535 had one more word in
+ * each entry of _v3; they are those that know confidential computing and not yet the list of details. _v2 answers what
+ * _v3 does. */
+static nvmlReturn_t processes(Fn fn, Fn answers, nvmlDevice_t device, unsigned int *count, void *to) {
     Call call;
     unsigned int n = 0;
     nvmlReturn_t rc = call_begin(&call, fn, ANY, device, &NO_ARGS);
-    if (rc == NVML_SUCCESS) rc = room_for(call.entry, 4, count, to, &n);
-    for (unsigned int i = 0; rc == NVML_SUCCESS && i < n; i++) {
-        const Value *v = &call.entry->values[4 * i];
-        to[i] = (nvmlProcessInfo_t){(unsigned int)v[0].number, v[1].number, (unsigned int)v[2].number, (unsigned int)v[3].number};
+    const Entry *e = rc == NVML_SUCCESS ? entry_find(call.device, answers, &NO_ARGS) : NULL;
+    if (rc == NVML_SUCCESS) rc = room_for(e, 4, count, to, &n);
+    if (rc == NVML_SUCCESS && n) {
+        const bool *missing = call.scenario->missing;
+        bool wide = fn == answers && missing[FN_nvmlDeviceGetRunningProcessDetailList] &&
+                    !missing[FN_nvmlDeviceGetConfComputeMemSizeInfo];
+        for (unsigned int i = 0; i < n; i++) {
+            const Value *v = &e->values[4 * i];
+            nvmlProcessDetail_v1_t p = {(unsigned int)v[0].number, v[1].number, (unsigned int)v[2].number,
+                                        (unsigned int)v[3].number, 0x77777777};
+            size_t size = wide ? sizeof p : sizeof(nvmlProcessInfo_t);
+            memcpy((char *)to + i * size, &p, size);
+        }
     }
     return call_end(&call, rc);
 }
 
-#define PROCESSES(name) \
-    EXPORT nvmlReturn_t name(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *to) { return processes(FN_##name, d, n, to); }
+#define PROCESSES(name)                                                                              \
+    EXPORT nvmlReturn_t name##_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *to) {          \
+        return processes(FN_##name##_v3, FN_##name##_v3, d, n, to);                                  \
+    }                                                                                                \
+    EXPORT nvmlReturn_t name##_v2(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_v2_t *to) {       \
+        return processes(FN_##name##_v2, FN_##name##_v3, d, n, to);                                  \
+    }
 
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)
-PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses)
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+
+/* It is looked for and never asked. */
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list) {
+    Call call;
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetRunningProcessDetailList, ANY, device, &NO_ARGS);
+    if (rc == NVML_SUCCESS) rc = list ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+    return call_end(&call, rc);
+}
 
 /* The values of a sample: pid, time stamp, SM, memory, encoder, decoder. Only samples after `since` are given. */
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *to,
@@ -302,6 +326,33 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, n
         }
         to->processSamplesCount = fresh;
         rc = fresh == 0 ? NVML_ERROR_NOT_FOUND : fresh > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    }
+    return call_end(&call, rc);
+}
+
+/* The values of a sample: time stamp, value. Without room for them all that are kept are counted. */
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
+                                         nvmlValueType_t *kind, unsigned int *count, nvmlSample_t *to) {
+    Call call;
+    Args args = ARGS(type);
+    nvmlReturn_t rc = call_begin(&call, FN_nvmlDeviceGetSamples, GPU, device, &args);
+    const Entry *e = call.entry;
+    if (rc == NVML_SUCCESS && (!e || !e->has_values)) rc = NVML_ERROR_NOT_SUPPORTED;
+    if (rc == NVML_SUCCESS && (!kind || !count || (to && !*count))) rc = NVML_ERROR_INVALID_ARGUMENT;
+    if (rc == NVML_SUCCESS) {
+        unsigned int n = 0, room = to ? *count : (unsigned int)e->n_values / 2;
+        for (int i = 0; i + 2 <= e->n_values && n < room; i += 2) {
+            if (to && e->values[i].number <= since && since) continue;
+            if (to) {
+                memset(&to[n], 0, sizeof to[n]);
+                to[n].timeStamp = e->values[i].number;
+                to[n].sampleValue.uiVal = (unsigned int)e->values[i + 1].number;
+            }
+            n++;
+        }
+        *kind = NVML_VALUE_TYPE_UNSIGNED_INT;
+        *count = n;
+        if (!n) rc = NVML_ERROR_NOT_FOUND;
     }
     return call_end(&call, rc);
 }

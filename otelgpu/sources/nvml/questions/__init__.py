@@ -7,7 +7,7 @@ Rule 2: where several rows answer one series the first is asked. The order of th
 """
 
 from otelgpu.fields.process import PROCESS_IDS
-from otelgpu.sources.nvml.questions import board, health, identity, nvlink
+from otelgpu.sources.nvml.questions import board, health, identity, nvlink, samples, video
 from otelgpu.sources.nvml.questions.nvlink import RATES, SUMS
 from otelgpu.sources.nvml.questions.profiling import GPM_METRICS, LATER
 from otelgpu.sources.nvml.questions.rows import (
@@ -49,7 +49,14 @@ __all__ = [
 XID_ERRORS = 230  # comes from the event thread, not from a question
 
 FIELD_VALUES = (*board.FIELD_VALUES, *health.FIELD_VALUES, *nvlink.FIELD_VALUES)
-QUESTIONS = (*board.QUESTIONS, *identity.QUESTIONS, *health.QUESTIONS, *nvlink.QUESTIONS)
+QUESTIONS = (
+    *board.QUESTIONS,
+    *identity.QUESTIONS,
+    *health.QUESTIONS,
+    *nvlink.QUESTIONS,
+    *samples.QUESTIONS,
+    *video.QUESTIONS,
+)
 
 # Of the catalogue; what a process uses of a GPU stands in none.
 READABLE: frozenset[int] = frozenset(

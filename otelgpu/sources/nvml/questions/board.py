@@ -38,6 +38,12 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         FieldValue(1425 + place, pynvml.NVML_FI_PWR_SMOOTHING_ENABLED + place, since=SMOOTHING_SINCE)
         for place in range(18)
     ),
+    # A superchip's module is a scope of its own, and so is the memory; an average as in 155, the instant without one.
+    *(
+        FieldValue(field_id, nvml_id, scope)
+        for field_id, scope in ((9109, pynvml.NVML_POWER_SCOPE_MODULE), (9110, pynvml.NVML_POWER_SCOPE_MEMORY))
+        for nvml_id in (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+    ),
     FieldValue(1501, pynvml.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS),
 )
 

@@ -4,7 +4,7 @@ Rule 1: DCGM gave out ids for the links in lots; a lot is a row of the tables be
 Rule 2: field values of single links exist for links 0 to 11; the others are asked with a call each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pynvml
 
@@ -84,6 +84,19 @@ def _link_rates() -> Iterator[Rate]:
         yield Rate(1531, received, KIB, link)
 
 
+def error_rate(code: int) -> float:
+    """Read an error rate as NVLink encodes it: four bits of mantissa over eight of a negative power of ten."""
+    return float(f"{code >> 8 & 0xF}e-{code & 0xFF}")
+
+
+def _worst_code(codes: Iterable[int]) -> int:
+    return max(codes, key=error_rate)
+
+
+def _worst_rate(codes: Iterable[int]) -> float:
+    return max(map(error_rate, codes))
+
+
 FIELD_VALUES: tuple[FieldValue, ...] = (
     *_error_values(),
     FieldValue(1220, pynvml.NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL),
@@ -100,7 +113,8 @@ RATES: tuple[Rate, ...] = (
     *_link_rates(),
 )
 
-# NVLink 5 counts more, and link by link only; so do the older counters of the data link layer.
+# NVLink 5 counts more, and link by link only; so do the older counters of the data link layer. DCGM has one error rate
+# for a GPU and does not say how it comes from those of the links; here it is that of the worst one.
 SUMS: tuple[LinkSum, ...] = (
     LinkSum(497, pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
     LinkSum(498, pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
@@ -120,6 +134,10 @@ SUMS: tuple[LinkSum, ...] = (
     LinkSum(1212, pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS),
     LinkSum(1213, pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS),
     LinkSum(1214, pynvml.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS),
+    LinkSum(1215, pynvml.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, _worst_code),
+    LinkSum(1216, pynvml.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, _worst_rate),
+    LinkSum(1217, pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, _worst_code),
+    LinkSum(1218, pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, _worst_rate),
     LinkSum(1219, pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS),
     *(LinkSum(1404 + bin_, pynvml.NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 + bin_) for bin_ in range(16)),
 )

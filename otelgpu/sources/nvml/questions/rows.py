@@ -7,7 +7,7 @@ Rule 3: where several rows answer one field the first is asked; the next one onl
 Rule 4: `link` says that a row (or a Take) gives the series of one NVLink; other links have rows of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -75,10 +75,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSum:
-    """A counter that NVML keeps for each NVLink alone, summed over the links of the GPU."""
+    """A number that NVML keeps for each NVLink alone; `fold` makes one of them: their sum, or the worst."""
 
     field_id: int
     nvml_id: int
+    fold: Callable[[Iterable[Any]], int | float] = sum
     link: None = None
 
 
