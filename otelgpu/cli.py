@@ -16,20 +16,19 @@ from typing import TypeAlias
 
 import click
 
-from otelgpu import __version__
 from otelgpu.config import Config, load
 from otelgpu.config.sdk import forget_empty
-from otelgpu.config.words import meant, one_line, plain
+from otelgpu.config.words import one_line
 from otelgpu.errors import ConfigError, OtelgpuError, SourceDownError, StartError
 from otelgpu.output import complain, give_up_stdout, width, write
-from otelgpu.usage import Command, Form, flags_of, problems_of
+from otelgpu.usage import Command, Form, Program, flags_of, help_flag, problems_of, version_flag
 
 logger = logging.getLogger(__name__)
 
 DROP_IN = "dcgm-exporter"
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
-Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
+Run: TypeAlias = Callable[..., int]  # takes the settings, the value of --format, and what else its command takes
 
 _EPILOG = (
     "Every setting is also a key of the file (sampling.reuse), a variable (OTELGPU_SAMPLING_REUSE) and a long flag "
@@ -149,19 +148,19 @@ def _doctor(config: Config, form: str) -> int:
     return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
 
 
-class _Program(click.Group):
-    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
+def _record(config: Config, _: str, *, file: str, sweeps: int) -> int:
+    from otelgpu.record import record, told
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if not args or (args[0].startswith("-") and args[0] not in own):
-            args = ["serve", *args]
-        elif not args[0].startswith("-") and args[0] not in self.commands:
-            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, _: click.Context) -> list[str]:
-        return list(self.commands)  # in our order, not by the alphabet
+    _log(config)
+    done = record(
+        config,
+        file,
+        sweeps=sweeps,
+        environ=os.environ,
+        seen=lambda number, snapshot: write(f"sweep {number} of {sweeps}: {told(snapshot)}\n"),
+    )
+    write(f"{one_line(file)}: written, with UUIDs, serial numbers and owners masked\n")
+    return _source_status(up=done is not None and done.source_up, reason=told(done))
 
 
 _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
@@ -174,17 +173,25 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
-    program = _Program(
+    program = Program(
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
         epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
         add_help_option=False,
     )
-    program.params += [_version_flag(), _help_flag()]
+    program.params += [version_flag(), help_flag()]
     for name, (run, forms, meaning) in _COMMANDS.items():
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
     program.add_command(_check())
+    program.add_command(_recording())
     return program
+
+
+def _recording() -> click.Command:
+    meaning = "Write this machine's answers to a new file, names masked."
+    sweeps = click.Option(["--sweeps"], type=click.IntRange(1), default=2, help="Ask so many times [2]")
+    file = click.Argument(["file"], metavar="FILE")
+    return _command("record", _record, forms=(), meaning=meaning, own=(file, sweeps))
 
 
 def _check() -> click.Command:
@@ -204,18 +211,26 @@ def _check() -> click.Command:
 
     meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
     files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...")
-    return click.Command("check", callback=call, params=[files, _help_flag()], help=meaning, add_help_option=False)
+    return click.Command("check", callback=call, params=[files, help_flag()], help=meaning, add_help_option=False)
 
 
 def _drop_in() -> click.Command:
     meaning = "Serve the GPUs of this machine as dcgm-exporter does, with its flags, variables and defaults."
     program = _command(DROP_IN, _serve, forms=(), meaning=meaning, drop_in=True)
-    program.params.append(_version_flag())
+    program.params.append(version_flag())
     return program
 
 
-def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_in: bool = False) -> click.Command:
-    def call(config: str | None, form: str = "") -> int:
+def _command(
+    name: str,
+    run: Run,
+    *,
+    forms: tuple[str, ...],
+    meaning: str,
+    drop_in: bool = False,
+    own: Sequence[click.Parameter] = (),
+) -> click.Command:
+    def call(config: str | None, form: str = "", **more: object) -> int:
         context = click.get_current_context()
         forget_empty(os.environ)
         settings = load(
@@ -226,17 +241,17 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
             more=problems_of(context),
             drop_in=drop_in,
         )
-        return run(settings, form)
+        return run(settings, form, **more)
 
-    parameters: list[click.Parameter] = []
-    is_look = bool(forms)
-    if is_look:
+    parameters: list[click.Parameter] = [*own]
+    is_look = bool(forms or own)
+    if forms:
         parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
     idle = (
         ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
     )  # sections that this command has no use for
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
-    parameters.append(_help_flag())
+    parameters.append(help_flag())
     return Command(
         name,
         call,
@@ -247,26 +262,6 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
         epilog=_EPILOG,
         drop_in=drop_in,
     )
-
-
-def _version_flag() -> click.Parameter:
-    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
-
-
-def _help_flag() -> click.Parameter:
-    # Not click's own: that one ends in a traceback where stdout takes nothing.
-    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
-
-
-def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
-    """Make a flag that prints a text instead of running the command."""
-
-    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
-        if value:
-            write(text(context))
-            context.exit()
-
-    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)
 
 
 def _parse_spec(text: str) -> object:
