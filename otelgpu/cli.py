@@ -29,7 +29,7 @@ DROP_IN = "dcgm-exporter"
 COMPLETE = "_OTELGPU_COMPLETE"  # set by the script that completes command lines
 COULD_NOT_START, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
-Run: TypeAlias = Callable[[Config, str], int]  # the settings, and the value of --format
+Run: TypeAlias = Callable[..., int]  # takes the settings, the value of --format, and what else its command takes
 
 _EPILOG = (
     "Every setting is also a key of the file (sampling.reuse), a variable (OTELGPU_SAMPLING_REUSE) and a long flag "
@@ -164,6 +164,21 @@ def _doctor(config: Config, form: str) -> int:
     return COULD_NOT_START if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0
 
 
+def _record(config: Config, _: str, *, file: str, sweeps: int) -> int:
+    from otelgpu.record import record, told
+
+    _log(config)
+    done = record(
+        config,
+        file,
+        sweeps=sweeps,
+        environ=os.environ,
+        seen=lambda number, snapshot: write(f"sweep {number} of {sweeps}: {told(snapshot)}\n"),
+    )
+    write(f"{one_line(file)}: written, with UUIDs, serial numbers and owners masked\n")
+    return _source_status(up=done is not None and done.source_up, reason=told(done))
+
+
 _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "serve": (_serve, (), "Serve the pages until stopped; what `otelgpu` alone does."),
     "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
@@ -185,7 +200,15 @@ def _program() -> click.Group:
         program.add_command(_command(name, run, forms=forms, meaning=meaning))
     program.add_command(_check())
     program.add_command(_completion(program))
+    program.add_command(_recording())
     return program
+
+
+def _recording() -> click.Command:
+    meaning = "Write this machine's answers to a new file, names masked."
+    sweeps = click.Option(["--sweeps"], type=click.IntRange(1), default=2, help="Ask so many times [2]")
+    file = click.Argument(["file"], metavar="FILE")
+    return _command("record", _record, forms=(), meaning=meaning, own=(file, sweeps))
 
 
 def _check() -> click.Command:
@@ -227,8 +250,16 @@ def _drop_in() -> click.Command:
     return program
 
 
-def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_in: bool = False) -> click.Command:
-    def call(config: str | None, form: str = "") -> int:
+def _command(
+    name: str,
+    run: Run,
+    *,
+    forms: tuple[str, ...],
+    meaning: str,
+    drop_in: bool = False,
+    own: Sequence[click.Parameter] = (),
+) -> click.Command:
+    def call(config: str | None, form: str = "", **more: object) -> int:
         context = click.get_current_context()
         forget_empty(os.environ)
         settings = load(
@@ -239,11 +270,11 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
             more=problems_of(context),
             drop_in=drop_in,
         )
-        return run(settings, form)
+        return run(settings, form, **more)
 
-    parameters: list[click.Parameter] = []
-    is_look = bool(forms)
-    if is_look:
+    parameters: list[click.Parameter] = [*own]
+    is_look = bool(forms or own)
+    if forms:
         parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
     idle = (
         ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)

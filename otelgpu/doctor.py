@@ -67,7 +67,7 @@ def examine(config: Config, environ: Mapping[str, str], *, dev: Path = DEV) -> I
         snapshot = look(config, environ).snapshot
     except OtelgpuError as error:
         reason = str(error)
-    if config.source.kind != "simulated":
+    if config.source.kind in ("auto", "nvml"):
         yield _library()
         yield from _permissions(dev)
     if snapshot is None:
@@ -137,6 +137,7 @@ def _driver(snapshot: Snapshot) -> Finding:
         return Finding("driver", Verdict.PROBLEM, snapshot.source_reason)
     version = facts.driver_version or "of an unknown version"
     kind = " (simulated: no number comes from a real GPU)" if facts.simulated else ""
+    kind += " (recorded: no number comes from this machine)" if facts.name == "replay" else ""
     return Finding("driver", Verdict.OK, f"{facts.name} answers, driver {version}{kind}")
 
 

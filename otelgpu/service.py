@@ -42,6 +42,7 @@ from otelgpu.server.pages import Pages
 from otelgpu.server.plain import Gate
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
+from otelgpu.sources import Source
 from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
 from otelgpu.views import View
 from otelgpu.worker import why_no_thread
@@ -64,9 +65,14 @@ class Look:
 
 
 class Pipeline:
-    """Source, sampler, instruments and reader, connected. Nothing runs before `start`."""
+    """Source, sampler, instruments and reader, connected. Nothing runs before `start`.
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    What *tap* makes of the source is asked instead of it.
+    """
+
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], *, tap: Callable[[Source], Source] = lambda source: source
+    ) -> None:
         self.config = config
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
@@ -85,7 +91,7 @@ class Pipeline:
         choice = Choice(config)
         sampling = config.sampling.reuse, config.sampling.deadline, config.sampling.interval
         self.sampler = Sampler(
-            source,
+            tap(source),
             read,
             pace=Pace(*sampling, expected=config.server.expected_gpus),
             chosen=choice,

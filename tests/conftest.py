@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pytest
 from hypothesis import settings
 
+from otelgpu.sources import Source
 from tests.fakenvml import Fake, Scenario, preload
 from tests.harness import Node, config
 
@@ -110,9 +111,15 @@ def node(fake: Fake) -> Iterator[Callable[..., Node]]:
     """Start pipelines over the fake driver: `node(scenario, **settings)`. All are stopped afterwards."""
     started: list[Node] = []
 
-    def start(scenario: Scenario, *, environ: Mapping[str, str] | None = None, **settings: object) -> Node:
+    def start(
+        scenario: Scenario,
+        *,
+        environ: Mapping[str, str] | None = None,
+        tap: Callable[[Source], Source] = lambda source: source,
+        **settings: object,
+    ) -> Node:
         fake.show(scenario)
-        started.append(Node(fake, config(**settings), environ or {}))  # type: ignore[arg-type]
+        started.append(Node(fake, config(**settings), environ or {}, tap))  # type: ignore[arg-type]
         return started[-1]
 
     yield start

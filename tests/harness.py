@@ -23,6 +23,7 @@ from otelgpu.config import Config, Sampling, SourceChoice, Suspended
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
 from otelgpu.service import Pipeline
+from otelgpu.sources import Source
 from tests.fakenvml import Counts, Fake, Scenario, library
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,9 +86,10 @@ class Node:
     fake: Fake
     config: Config
     environ: Mapping[str, str] = field(default_factory=dict)
+    tap: Callable[[Source], Source] = lambda source: source
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.config, self.environ)
+        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap)
         self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()

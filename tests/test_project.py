@@ -46,7 +46,7 @@ LAYERS = (
     ("service",),
     ("pull",),
     ("log", "output", "tables", "reference", "completion", "usage"),
-    ("check", "doctor"),
+    ("check", "doctor", "record"),
     ("cli",),
     ("__main__",),
 )

@@ -206,7 +206,7 @@ def _entry(given: Given, parse_spec: SpecParser | None) -> object:
         if given.setting.key == HEADERS:
             check_header_text(given.text)
     value = given.setting.value(given.text)
-    if parse_spec is not None and isinstance(value, SourceChoice) and value.spec:
+    if parse_spec is not None and isinstance(value, SourceChoice) and value.kind == "simulated":
         parse_spec(value.spec)
     return value
 

@@ -180,8 +180,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Annotated[
         SourceChoice,
         _about(
-            "Who is asked: `nvml` (the driver), `auto` (NVML, waiting for the driver where it is not there yet) "
-            "or `simulated:SPEC` (`8xh100`, `4xt4+4xl40s`).",
+            "Who is asked: `nvml` (the driver), `auto` (NVML, waiting for the driver where it is not there yet), "
+            "`simulated:SPEC` (`8xh100`, `4xt4+4xl40s`) or `replay:FILE` (what `otelgpu record` wrote).",
             word="SOURCE",
             parse=parse_source,
         ),

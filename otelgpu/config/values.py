@@ -62,9 +62,9 @@ def parse_address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class SourceChoice:
-    """Which source is asked for; `spec` is what follows "simulated:" ("" otherwise), read by the simulated source."""
+    """Which source is asked for; `spec` is what follows "simulated:" or "replay:", and is read by that source."""
 
-    kind: Literal["auto", "nvml", "simulated"]
+    kind: Literal["auto", "nvml", "simulated", "replay"]
     spec: str = ""
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class SourceChoice:
 
 
 def parse_source(text: str) -> SourceChoice:
-    """Read `auto`, `nvml`, `simulated` (the same as simulated:8xh100) or `simulated:SPEC`."""
+    """Read `auto`, `nvml`, `simulated` (the same as simulated:8xh100), `simulated:SPEC` or `replay:FILE`."""
     kind, colon, spec = text.partition(":")
     match kind.lower():
         case "auto" if not colon:
@@ -81,8 +81,10 @@ def parse_source(text: str) -> SourceChoice:
             return SourceChoice("nvml")
         case "simulated" if spec or not colon:
             return SourceChoice("simulated", spec or "8xh100")
+        case "replay" if spec:
+            return SourceChoice("replay", spec)
         case _:
-            raise ValueError("expected auto, nvml, simulated or simulated:SPEC (such as simulated:8xh100)")
+            raise ValueError("expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE")
 
 
 FIELD_WORDS = ("default", "all", "none")

@@ -55,8 +55,7 @@ def make_source(
     asks = _wants_processes(config)
     if config.source.kind == "simulated":
         if asks:
-            key = "jobs.slurm" if processes.by == "off" else "processes.by"
-            raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
+            raise _no_processes(config, "a simulated node has no processes; leave it off there")
         if isolate:
             where = config.origin("server.isolate")
             raise ConfigError([f"{where}: server.isolate: a simulated node has no driver; leave it off there"])
@@ -67,6 +66,8 @@ def make_source(
             wanted, spec=config.source.spec, seed=config.simulated.seed, counting=counting_of(config)
         )
         return simulated, simulated.readable
+    if config.source.kind == "replay":
+        return _replayed(config, wanted)
     from otelgpu.sources.nvml import NvmlSource
     from otelgpu.sources.nvml.order import Order, source_for
 
@@ -84,6 +85,27 @@ def make_source(
     from otelgpu.sources.isolated import IsolatedSource
 
     return IsolatedSource(order, told), NvmlSource.readable
+
+
+def _replayed(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozenset[int]]:
+    """Build the source that answers as a recording does."""
+    from otelgpu.sources.recorded.form import RecordingError
+    from otelgpu.sources.recorded.replay import ReplaySource
+
+    logger.warning("replaying %s: no number here comes from a GPU of this machine", config.source.spec)
+    try:
+        replayed = ReplaySource(wanted, config.source.spec)
+    except RecordingError as error:
+        place = f"{config.origin('source')}: source"
+        raise ConfigError([f"{place}: {problem}" for problem in error.problems]) from None
+    if _wants_processes(config) and not replayed.has_processes:
+        raise _no_processes(config, "the recording holds no processes; record it with this setting, or leave it off")
+    return replayed, replayed.readable
+
+
+def _no_processes(config: Config, why: str) -> ConfigError:
+    key = "jobs.slurm" if config.processes.by == "off" else "processes.by"
+    return ConfigError([f"{config.origin(key)}: {key}: {why}"])
 
 
 def _wants_processes(config: Config) -> bool:
@@ -109,7 +131,7 @@ def counting_of(config: Config) -> Counting:
 
 def tells_xids(config: Config) -> bool:
     """Whether the source tells of XIDs by itself; else only the last code of each sweep is known."""
-    return config.source.kind != "simulated"
+    return config.source.kind in ("auto", "nvml")
 
 
 class Choice:
@@ -137,9 +159,9 @@ class Choice:
 
 
 def warn_unreadable(config: Config, wanted: Iterable[Field], readable: frozenset[int]) -> None:
-    """Log once which of the wanted fields no source here can read."""
+    """Log once which of the wanted fields no source here can read. Whoever wants `all` wants what there is."""
     unreadable = [field.name for field in wanted if field.id not in readable]
-    if not unreadable:
+    if not unreadable or config.fields == ("all",):
         return
     logger.warning(
         "%s: no source here can read %d of the fields asked for, they will be absent: %s%s",
