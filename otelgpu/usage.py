@@ -132,21 +132,6 @@ class Command(click.Command):
         return meant(name, shown)
 
 
-class Program(click.Group):
-    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if not args or (args[0].startswith("-") and args[0] not in own):
-            args = ["serve", *args]
-        elif not args[0].startswith("-") and args[0] not in self.commands:
-            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, _: click.Context) -> list[str]:
-        return list(self.commands)  # in our order, not by the alphabet
-
-
 class Form(click.Choice[str]):
     """The choice of --format. A wrong one is noted."""
 
@@ -251,25 +236,3 @@ def _keep(key: str, spelling: str, context: click.Context, _: click.Parameter, t
 
 def _note(context: click.Context, problem: Problem) -> None:
     context.meta.setdefault(_PROBLEMS, []).append(problem)
-
-
-def version_flag() -> click.Parameter:
-    """Make the flag that prints the version."""
-    return _telling(("--version", "-v"), lambda _: f"otelgpu {__version__}\n", "Show the version.")
-
-
-def help_flag() -> click.Parameter:
-    """Make the flag that prints the help of its command."""
-    # Not click's own: that one ends in a traceback where stdout takes nothing.
-    return _telling(("--help", "-h"), lambda context: f"{context.get_help()}\n", "Show this message and exit.")
-
-
-def _telling(flags: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Parameter:
-    """Make a flag that prints a text instead of running the command."""
-
-    def show(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click calls it so)
-        if value:
-            write(text(context))
-            context.exit()
-
-    return click.Option(list(flags), is_flag=True, is_eager=True, expose_value=False, callback=show, help=meaning)

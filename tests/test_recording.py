@@ -26,12 +26,12 @@ from otelgpu.sources import Source
 from otelgpu.sources.recorded.form import FORM, MOST_PROBLEMS, Head, RecordingError, line, load
 from otelgpu.sources.recorded.mask import Mask
 from otelgpu.sources.recorded.tap import Tap
+from tests.apart import ALL
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakenvml.rarer import RARER
 from tests.fakeproc import FakeProc, container_id
 from tests.faults.rig import distinct, up
 from tests.harness import Node, config, lines_of, values
-from tests.test_models import ALL
 from tests.test_page import OWN
 
 Start = Callable[..., Node]

@@ -226,7 +226,9 @@ def _fail(message: str) -> str:
 
 
 def _format(pattern: str, *values: str) -> str:
-    if _NAME.sub("", "".join(re.findall(r"%\w", pattern))) != "%" * len(values) or set(re.findall(r"%\w", pattern)) != {"%s"}:
+    if _NAME.sub("", "".join(re.findall(r"%\w", pattern))) != "%" * len(values) or set(re.findall(r"%\w", pattern)) != {
+        "%s"
+    }:
         raise TemplateError(f"{pattern!r}: only %s")
     return pattern % tuple(values)
 

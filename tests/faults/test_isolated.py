@@ -190,7 +190,9 @@ def test_a_process_in_which_a_call_hangs_is_ended(fake: Fake) -> None:
     """A lock in the library is gone with it; the next count asks in a new process."""
     fake.show(PAIR)
     ids = tuple(field.id for field in CATALOGUE.values() if field.name in FEW)
-    order = Order(fields=ids, telling=None, proc_root="/proc", slow_interval=0, counting=Counting(), sys_root=None)
+    order = Order(
+        fields=ids, telling=None, proc_root="/proc", slow_interval=0, counting=Counting(), sys_root=None, driver_root=""
+    )
     source = IsolatedSource(order, unheard, patience=1.0)
     assert source.count() == 2
     assert source.device(1).uuid == NAMES[1]
