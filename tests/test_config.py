@@ -395,8 +395,10 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     "unknown source": (
         "source: dcgm",
         [
-            "1: source: expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or "
-            'replay:FILE, got "dcgm"'
+            (
+                "1: source: expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) "
+                'or replay:FILE, got "dcgm"'
+            )
         ],
     ),
     "unknown field": (
