@@ -113,6 +113,7 @@ def test_events_that_fail_show_no_old_code(
 
     assert len(values(page, POWER)) == 2
     assert missing(page) == {"failed": 2}
+    assert not any(codes(running) for _ in range(200))  # nor while it is tried again
     assert sum(function in record.getMessage() for record in caplog.records) == 1
 
     running.show(PAIR.with_xid(0, 79))

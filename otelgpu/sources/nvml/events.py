@@ -64,7 +64,7 @@ class XidEvents:
         current = watch.current
         is_registered = current is not None and self._registered.get(uuid) is current
         if not is_registered or self._names.get(address_of(handle)) != uuid:
-            refusal = self._refused(uuid) or watch.trouble() or self._register(watch, handle, uuid)
+            refusal = self._refused(uuid) or watch.overdue() or self._register(watch, handle, uuid)
             if refusal is not None:
                 return refusal
         return watch.trouble() or self._codes.get(uuid, 0)
@@ -143,7 +143,7 @@ class _Watch:
         self._stopping = threading.Event()
         self._asked_at: float | None = None  # since when the driver is asked something
         self._trouble: Refusal | None = None
-        self._is_failing = False  # and this has been logged
+        self._failed: str | None = None  # the question that did, of which the log has been told
         self._patient_until = clock() + PATIENCE
         self._thread = threading.Thread(target=self._run, name="otelgpu-events", daemon=True)
         self._thread.start()
@@ -177,9 +177,11 @@ class _Watch:
 
     def trouble(self) -> Refusal | None:
         """Say why events cannot be waited for; None while they can."""
-        if self._is_overdue():
-            return Gap.TIMEOUT, "nvmlEventSetWait_v2 has not returned"
-        return self._trouble
+        return self.overdue() or self._trouble
+
+    def overdue(self) -> Refusal | None:
+        """Say that the driver holds the thread, if it does; None when it does not."""
+        return (Gap.TIMEOUT, "nvmlEventSetWait_v2 has not returned") if self._is_overdue() else None
 
     def stop(self) -> bool:
         """End the thread; False when the driver holds it."""
@@ -213,7 +215,8 @@ class _Watch:
                 self._set = made
             if self._stopping.is_set():
                 self._registered.set()
-            self._trouble = None
+            if self._failed == "nvmlEventSetCreate" or (self._trouble and self._trouble[0] is Gap.LOST):
+                self._trouble = None  # any other failed wait is got over by a wait that works
         self._is_made.set()
         return self._set is not None
 
@@ -230,9 +233,9 @@ class _Watch:
         else:
             self._asked_at = None
             self._take(event)
-        if self._is_failing:
+        if self._failed is not None:
             logger.info("XID events can be waited for again")
-            self._is_failing = False
+            self._failed = self._trouble = None
         return True
 
     def _retire(self) -> None:
@@ -246,9 +249,9 @@ class _Watch:
             self._asked_at = None
 
     def _fail(self, question: str, error: pynvml.NVMLError) -> None:
-        if not self._is_failing:
+        if self._failed is None:
             logger.warning("%s: %s; XID fields will be absent until it works", question, error)
-        self._is_failing = True
+        self._failed = question
         self._trouble = gap_of(error.value), f"{question}: {error}"
 
 
