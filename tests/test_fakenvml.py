@@ -516,7 +516,7 @@ def test_changes_under_load(fake: Fake) -> None:
     threads = [threading.Thread(target=hammer, args=(mine, gpus[n % 2])) for n, mine in enumerate(answers)]
     for thread in threads:
         thread.start()
-    for number in range(200):
+    for number in range(60):
         (PAIR if number % 2 else models.crowd(2).but(gpus=(*PAIR.gpus, *models.crowd(1).gpus))).write(fake.path)
     until.set()
     for thread in threads:

@@ -15,7 +15,6 @@ from otelgpu.config import Sampling
 from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, Snapshot, SourceFacts
-from otelgpu.roster import MOST_KNOWN
 from otelgpu.sampler import FIRST_PAUSE, LONGEST_PAUSE, Pace, Sampler
 from otelgpu.sources import DeviceDownError
 from otelgpu.worker import Worker
@@ -337,15 +336,17 @@ def test_a_gpu_that_is_in_two_slots_for_good_is_told_of(bench: Callable[..., Ben
     assert second.numbers[155] == {"GPU-0": 100.0}
 
 
-def test_uuids_without_end_do_not_fill_the_memory(bench: Callable[..., Bench]) -> None:
+def test_uuids_without_end_do_not_fill_the_memory(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that makes up a new UUID each time is forgotten as fast."""
+    most = 64
+    monkeypatch.setattr("otelgpu.roster.MOST_KNOWN", most)
     running = bench(gpus=1, pace=Pace(reuse=0, deadline=2.0))
-    for name in range(1, MOST_KNOWN + 100):
+    for name in range(1, most + 50):
         running.script.names[0] = name
         snapshot = running.look()
 
-    assert len(snapshot.states) == MOST_KNOWN
-    assert [state.device.uuid for state in snapshot.states if state.up] == [f"GPU-{MOST_KNOWN + 99}"]
+    assert len(snapshot.states) == most
+    assert [state.device.uuid for state in snapshot.states if state.up] == [f"GPU-{most + 49}"]
 
 
 def test_the_deadline_is_paid_once(bench: Callable[..., Bench]) -> None:
