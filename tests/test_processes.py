@@ -1,6 +1,7 @@
 """What each owner uses of a GPU: from the driver's lists of processes, by way of /proc, to the page and to OTLP."""
 
 import gc
+import itertools
 import logging
 import os
 import random
@@ -464,6 +465,30 @@ def test_a_process_id_that_is_used_again_is_another_process(start: Start, proc: 
     proc.run(11, pod_path(2))
 
     assert (before, owners(started.page())) == ({pod_label(1): GIB}, {pod_label(2): GIB})
+
+
+def test_what_a_process_did_is_not_given_to_the_next_one_with_its_id(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample that is older than the process is of the one that had the id before, whom nobody can tell any more."""
+    now = time.time()
+    defaults = Uses.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: now)
+    done = sample(11, 40, at=int((now - 1) * 1_000_000))
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}, done))
+    before = owners(started.page(), SM)
+    proc.ticks = itertools.count(int((time.clock_gettime(time.CLOCK_BOOTTIME) + 3600) * os.sysconf("SC_CLK_TCK")))
+    proc.run(11, pod_path(2))
+    after = started.page()
+    started.show(using({}, done))
+    elsewhere = started.page()
+
+    assert before == {pod_label(1): 0.4}
+    assert owners(after, SM) == {pod_label(2): 0, REST: 0.4}
+    assert owners(after) == {pod_label(2): GIB, REST: 0}
+    assert owners(elsewhere, SM) == {REST: 0.4}
 
 
 def test_what_is_known_of_a_process_is_not_asked_again(start: Start, proc: FakeProc) -> None:
