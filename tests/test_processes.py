@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -976,6 +977,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     many = 50
     started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
     sizes: list[int] = []
+    resident: list[float] = []  # MB
     first = 1
     for turn in range(sweeps):
         pids = range(first, first + many)
@@ -989,12 +991,14 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
         if turn % 10 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     energy = owners(page, ENERGY)
 
     assert len(owners(page)) == 41
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
+    assert resident[-1] - resident[len(resident) // 4] < 3, resident[:: len(resident) // 10 or 1]
 
 
 # ---- the program
