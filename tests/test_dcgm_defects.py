@@ -144,6 +144,7 @@ DEFECTS: dict[str, tuple[Test, ...]] = {
     "a folder that is missing later is an error on each scrape": (
         test_jobs.test_a_folder_that_is_not_there_yet_is_waited_for,
     ),
+    "the file of GPU 0 multiplies the series of CPU 0": (test_jobs.test_a_job_on_gpu_0_is_not_one_on_cpu_0,),
     "a hanging disk hangs the scrape": (test_jobs.test_a_disk_that_hangs_holds_up_no_page,),
 }
 

@@ -11,6 +11,8 @@ import pytest
 
 from otelgpu.config import Jobs as JobSettings
 from otelgpu.config import Kubernetes
+from otelgpu.fields import CATALOGUE
+from otelgpu.fields.row import Level
 from tests.conftest import Golden
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import Scenario, models
@@ -86,6 +88,20 @@ def test_the_page_of_a_machine_with_jobs_is_as_reviewed(host: Starter, golden: G
 def test_each_job_of_a_gpu_has_a_copy_of_its_series(host: Starter) -> None:
     """As with dcgm-exporter: a job's figures are found by its number alone."""
     assert host(_0="41\n42\n").jobs() == [("0", "", "41"), ("0", "", "42"), ("1", "", "-")]
+
+
+def test_a_job_on_gpu_0_is_not_one_on_cpu_0(node: Callable[..., Node], tmp_path: Path) -> None:
+    """dcgm-exporter takes the number of a CPU for that of a GPU; whatever is told, a job is on what its GPU tells."""
+    (tmp_path / "0").write_text("41\n")
+    started = node(H100, fields=("all",), jobs=JobSettings(dir=str(tmp_path), refresh=3600))
+    assert started.pipeline.attribution.looked(LIMIT)
+    of_cpus = {field.dcgm.name for field in CATALOGUE.values() if field.level in (Level.CPU, Level.CORE)}
+    labelled = [line for line in lines_of(started.page()) if "hpc_job" in line.labels]
+
+    assert of_cpus
+    assert len(labelled) > 50
+    assert {line.labels["gpu"] for line in labelled} == {"0"}
+    assert not {line.name for line in labelled} & of_cpus
 
 
 def test_an_instance_has_a_file_of_its_own(host: Starter) -> None:

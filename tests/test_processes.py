@@ -1,9 +1,11 @@
 """What each owner uses of a GPU: from the driver's lists of processes, by way of /proc, to the page and to OTLP."""
 
 import gc
+import itertools
 import logging
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -365,13 +367,15 @@ PATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("case", PATHS)
-def test_the_owner_is_found_by_the_control_group(case: str, start: Start, proc: FakeProc) -> None:
+def test_the_owner_is_found_by_the_control_group(start: Start, proc: FakeProc) -> None:
     """Every runtime names control groups in its own way; none of them should take a switch to be understood."""
-    path, owner = PATHS[case]
-    proc.run(11, path)
+    started = start(using({11: 1}))
+    found = {}
+    for case, (path, _) in PATHS.items():
+        proc.run(11, path)  # another process of this id
+        found[case] = owners(started.page())
 
-    assert owners(start(using({11: 1})).page()) == {owner: GIB}
+    assert found == {case: {owner: GIB} for case, (_, owner) in PATHS.items()}
 
 
 @pytest.mark.parametrize(
@@ -464,6 +468,30 @@ def test_a_process_id_that_is_used_again_is_another_process(start: Start, proc: 
     proc.run(11, pod_path(2))
 
     assert (before, owners(started.page())) == ({pod_label(1): GIB}, {pod_label(2): GIB})
+
+
+def test_what_a_process_did_is_not_given_to_the_next_one_with_its_id(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample that is older than the process is of the one that had the id before, whom nobody can tell any more."""
+    now = time.time()
+    defaults = Uses.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: now)
+    done = sample(11, 40, at=int((now - 1) * 1_000_000))
+    proc.run(11, pod_path(1))
+    started = start(using({11: 1}, done))
+    before = owners(started.page(), SM)
+    proc.ticks = itertools.count(int((time.clock_gettime(time.CLOCK_BOOTTIME) + 3600) * os.sysconf("SC_CLK_TCK")))
+    proc.run(11, pod_path(2))
+    after = started.page()
+    started.show(using({}, done))
+    elsewhere = started.page()
+
+    assert before == {pod_label(1): 0.4}
+    assert owners(after, SM) == {pod_label(2): 0, REST: 0.4}
+    assert owners(after) == {pod_label(2): GIB, REST: 0}
+    assert owners(elsewhere, SM) == {REST: 0.4}
 
 
 def test_what_is_known_of_a_process_is_not_asked_again(start: Start, proc: FakeProc) -> None:
@@ -951,6 +979,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     many = 50
     started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
     sizes: list[int] = []
+    resident: list[float] = []  # MB
     first = 1
     for turn in range(sweeps):
         pids = range(first, first + many)
@@ -964,12 +993,14 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
         if turn % 10 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     energy = owners(page, ENERGY)
 
     assert len(owners(page)) == 41
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
+    assert resident[-1] - resident[len(resident) // 4] < 3, resident[:: len(resident) // 10 or 1]
 
 
 # ---- the program

@@ -78,6 +78,10 @@ class ProcessOwners:
                 found[pid] = known
         return found
 
+    def age(self, known: Known) -> float:
+        """Say how long ago a process began, in seconds."""
+        return self._folder.age(known.ticks)
+
     def _found(self, pid: int, before: Known | None) -> Known | None:
         started = self._folder.started(pid)
         if started is None or (before is not None and before.ticks == started.ticks):

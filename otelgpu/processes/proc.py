@@ -8,11 +8,13 @@ Rule 3: nothing that may wait for the process itself is read (its command line, 
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 _HOST = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h
 _START = 19  # the place of field 22 (proc(5)) behind the name, which may hold anything, parentheses too
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second
 _MOST = 65536  # bytes
 _LONGEST = 64  # characters of a name; the kernel keeps 15 bytes, and up to 63 of its own threads
 _USER = re.compile(r"^Uid:\s+([0-9]+)", re.MULTILINE)
@@ -51,6 +53,10 @@ class ProcFolder:
         if not parenthesis or len(parts) <= _START or not parts[_START].isdecimal():
             return None
         return Started(int(parts[_START]), head.partition("(")[2])
+
+    def age(self, ticks: int) -> float:
+        """Say how long ago it was that a process started, in seconds, which a clock that is set does not change."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
 
     def groups(self, pid: int) -> str:
         """Give its control groups, as they stand there; "" for a process that is gone."""

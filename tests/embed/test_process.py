@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from otelgpu.sources.nvml import processes
+from otelgpu.sources.nvml.recent import Recent
 from tests.embed.conftest import Observe
 from tests.embed.host import Host, ids, points
 from tests.fakenvml import Fake, models
@@ -72,6 +74,26 @@ def test_an_idle_process_has_a_share_of_zero(fake: Fake, host: Host, watch: Obse
     watch(host, only_process=True)
 
     assert [point.value for point in host.points(SM)] == [0]
+
+
+def test_a_sample_from_before_the_clock_was_set_back_says_nothing(
+    fake: Fake, host: Host, watch: Observe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their time stamps the driver's old samples would be the newest until the clock has caught up."""
+    now = time.time()
+    times = [now]
+    monkeypatch.setattr(processes, "_RECENT", Recent(lambda: times[-1]))
+    old = (os.getpid(), int(now * 1_000_000), 77, 0, 0, 0)
+    new = (os.getpid(), int((now - 1800) * 1_000_000), 5, 0, 0, 0)
+    scenario = models.h100(1).with_gpu(0, processes=(Process(os.getpid(), 1 << 30),))
+    fake.show(scenario.with_gpu(0, answers={"nvmlDeviceGetProcessUtilization": old}))
+    watch(host, only_process=True, reuse=0)
+    before = [point.value for point in host.points(SM)]
+    times.append(now - 1800)
+    fake.show(scenario.with_gpu(0, answers={"nvmlDeviceGetProcessUtilization": (*old, *new)}))
+
+    assert before == [0.77]
+    assert [point.value for point in host.points(SM)] == [0.05]
 
 
 @pytest.mark.parametrize("function", OF_PROCESSES)

@@ -6,7 +6,6 @@ Rule 2: children are looked up at each question: a data loader's workers come an
 """
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,9 @@ import pynvml
 
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.lists import compute_processes, graphics_processes
+from otelgpu.sources.nvml.recent import Recent
 
-RECENT = 2.0  # seconds: how old a sample of the driver may be; it takes one at least every second
+_RECENT = Recent()  # of this process's clock, which is the same for all GPUs
 ALL = 100  # percent
 
 
@@ -33,16 +33,16 @@ def own_sm(handle: Handle) -> int:
     ours = own_pids() & _listed(handle).keys()
     if not ours:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-    since = int((time.time() - RECENT) * 1_000_000)
+    moment = _RECENT.moment()
     try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, moment.since)
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_NOT_FOUND:
             raise
         samples = []  # nobody has worked
-    latest = {sample.pid: (sample.timeStamp, sample.smUtil) for sample in sorted(samples, key=lambda s: s.timeStamp)}
+    latest = {sample.pid: int(sample.smUtil) for sample in moment.newest(samples)}
     # The samples of two processes are not of the same instant, so their sum may be a little too much.
-    return min(sum(int(latest[pid][1]) for pid in ours if pid in latest), ALL)
+    return min(sum(latest[pid] for pid in ours if pid in latest), ALL)
 
 
 def own_pids() -> set[int]:

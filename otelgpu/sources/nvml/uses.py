@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -22,8 +22,9 @@ from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.lists import compute_processes, graphics_processes, mps_processes
+from otelgpu.sources.nvml.recent import Recent
 
-RECENT = 2.0  # seconds: how old a sample may be; the driver takes one at least every second and keeps old ones
+SLACK = 0.1  # seconds: a process may have started so much later than /proc and the clock say
 ALL = 100  # percent
 ROUNDS = 3  # attempts at a list that has grown between its two calls
 MOST_MEMORY = 2**50  # bytes; more cannot be true
@@ -41,6 +42,15 @@ _SHARES = ("smUtil", "memUtil", "encUtil", "decUtil")
 _NOBODY = (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND)  # pynvml raises both where the list is empty
 
 Shares = tuple[int | None, ...]  # in the order of _SHARES
+
+
+class Sampled(NamedTuple):
+    """The newest sample of a process, and its age in seconds."""
+
+    age: float
+    shares: Shares
+
+
 IDLE: Shares = (0, 0, 0, 0)
 UNTOLD: Shares = (None, None, None, None)
 
@@ -60,8 +70,7 @@ class Uses:
         self._device = device
         self._handle = handle
         self._owners = owners
-        self._wall = wall
-        self._latest = 0.0  # the latest time that the clock has ever shown
+        self._recent = Recent(wall)
         self._again = Again(clock)
         self._refused: set[object] = set()
         self._known: dict[int, Known] = {}
@@ -82,7 +91,7 @@ class Uses:
             (what, found) for what, found in ((MEMORY, listed), (UTILIZATION, sampled)) if isinstance(found, Gap)
         )
         memory = {} if isinstance(listed, Gap) else listed
-        shares = {} if isinstance(sampled, Gap) else sampled
+        shares: Mapping[int, Sampled] = {} if isinstance(sampled, Gap) else sampled
         pids = memory.keys() | shares.keys()
         self._known = self._owners.known(pids, self._known)
         jobs = {known.job for pid in memory if (known := self._known.get(pid)) and known.job}
@@ -92,10 +101,17 @@ class Uses:
         idle = UNTOLD if isinstance(sampled, Gap) else IDLE
         by_owner: dict[Owner, list[tuple[int | None, Shares]]] = {}
         for pid in sorted(pids):
-            owner = self._known[pid].owner if pid in self._known else NOBODY_KNOWN
+            known, sample = self._known.get(pid), shares.get(pid)
+            owner = NOBODY_KNOWN if known is None else known.owner
             # Who has a sample and is on no list has just ended: it has no memory any more.
             used = None if isinstance(listed, Gap) else memory.get(pid, 0)
-            by_owner.setdefault(owner, []).append((used, shares.get(pid, idle)))
+            if known is not None and sample is not None and sample.age > self._owners.age(known) + SLACK:
+                # Of another process that had this id before: what that one did is nobody's.
+                by_owner.setdefault(NOBODY_KNOWN, []).append((None if used is None else 0, sample.shares))
+                sample = None
+                if pid not in memory:
+                    continue
+            by_owner.setdefault(owner, []).append((used, idle if sample is None else sample.shares))
         uses = tuple(_summed(owner, parts) for owner, parts in sorted(by_owner.items()))
         return DeviceUse(self._device, uses, gaps, tuple(sorted(jobs)), unknown)
 
@@ -120,26 +136,21 @@ class Uses:
                     found.setdefault(process.pid, None)
         return found if is_told else gap
 
-    def _sampled(self) -> Mapping[int, Shares] | Gap:
+    def _sampled(self) -> Mapping[int, Sampled] | Gap:
         """Give the newest shares of every process that has worked of late.
 
         There are none for MIG instances: NVML's documentation says that MIG is not supported here.
         """
         if self._device.instance_id is not None:
             return Gap.UNSUPPORTED
-        now = self._wall()
-        self._latest = max(self._latest, now)
-        since, ahead, before = (int(at * 1_000_000) for at in (now - RECENT, now + RECENT, self._latest + RECENT))
+        moment = self._recent.moment()
         for ask in SAMPLERS:
-            answer = self._asked(ask, partial(ask, self._handle, since))
+            answer = self._asked(ask, partial(ask, self._handle, moment.since))
             if answer is Gap.UNSUPPORTED:
                 continue
             if isinstance(answer, Gap):
                 return answer
-            # Those that are ahead of a clock that was set back meanwhile are as old as the others that are left out.
-            fresh = [one for one in answer if one.timeStamp > since and not ahead < one.timeStamp <= before]
-            newest = sorted(fresh, key=lambda one: one.timeStamp)
-            return {sample.pid: _shares(sample) for sample in newest}
+            return {one.pid: Sampled(moment.age(one), _shares(one)) for one in moment.newest(answer)}
         return Gap.UNSUPPORTED
 
     def _asked(self, function: object, ask: Ask) -> Any:  # noqa: ANN401 - whatever pynvml returns, or a Gap
