@@ -196,7 +196,7 @@ class Pipeline:
             return None
         from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
 
-        guard = Guard(path, asked_by=f"{self.config.origin('server.web_config')}: {path}")
+        guard = Guard(path, origin=self.config.origin("server.web_config"))
         guard.create_instruments(self._provider.get_meter("otelgpu", __version__))
         return guard
 

@@ -44,6 +44,14 @@ CASES: dict[str, tuple[str, str, list[str], list[str], int]] = {
         ["otelgpu: warning: f.csv:2: 150 is passed over: the same field stands in line 1"],
         0,
     ),
+    "a good web configuration": ("web.yml", "rate_limit: {}\n", ["web.yml: good (a web configuration)"], [], 0),
+    "a wrong web configuration": (
+        "web.yml",
+        "basic_auth_users: {a: b}\n",
+        [],
+        ["otelgpu: web.yml:1: basic_auth_users.a: expected a hash"],
+        2,
+    ),
     "settings that are no YAML": ("s.yaml", "a: [\n", [], ["otelgpu: s.yaml:2: "], 2),
 }
 

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.config import Server
 from tests.fakenvml import models
 from tests.harness import Node, Served, lines_of, serving, until
+from tests.webserver import HASH, SECRET, Here, here, make_certificates
 
 Start = Callable[..., Node]
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -26,7 +28,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 JOB = """\
   - job_name: {name}
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-"""
+{more}"""
 
 TOTAL = 'counter metrics should have "_total" suffix'
 CAMEL = "label names should be written in 'snake_case' not 'camelCase'"  # modelName, of dcgm-exporter
@@ -76,10 +78,10 @@ def _series(name: str, labels: Mapping[str, str]) -> Series:
 
 
 @contextmanager
-def scraping(program: Path, folder: Path, **served: Served) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes servers every second, each as the job of its name."""
+def scraping(program: Path, folder: Path, more: str = "", **served: Served | Here) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes servers every second, each as the job of its name; *more* is said of each job."""
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
-    jobs = (JOB.format(name=name, port=each.port) for name, each in served.items())
+    jobs = (JOB.format(name=name, port=each.port, more=more) for name, each in served.items())
     config.write_text("global: {scrape_interval: 1s, scrape_timeout: 900ms}\nscrape_configs:\n" + "".join(jobs))
     command = [
         str(program),
@@ -116,6 +118,25 @@ def test_prometheus_stores_what_the_page_says(prometheus: Path, tmp_path: Path) 
 
     assert list(up.values()) == [2]
     assert [labels for _, labels in codes] == [frozenset({("code", "200")})]
+
+
+def test_prometheus_scrapes_with_certificate_and_password(prometheus: Path, tmp_path: Path, node: Start) -> None:
+    """Its own format of both, and its own client; without them nothing is read."""
+    made = make_certificates(tmp_path)
+    (tmp_path / "web.yml").write_text(
+        "tls_server_config:\n  {cert_file: server.pem, key_file: server.key, client_ca_file: ca.pem,\n"
+        f"   client_auth_type: RequireAndVerifyClientCert, min_version: TLS13}}\nbasic_auth_users: {{alice: {HASH}}}\n"
+    )
+    tls = f"ca_file: {made.file('ca.pem')}, cert_file: {made.file('client.pem')}, key_file: {made.file('client.key')}"
+    more = f"    scheme: https\n    tls_config: {{{tls}}}\n    basic_auth: {{username: alice, password: {SECRET}}}\n"
+    with (
+        here(node(models.h100(2), server=Server(web_config=str(tmp_path / "web.yml")))) as served,
+        scraping(prometheus, tmp_path, more, secured=served) as running,
+    ):
+        until(lambda: len(running.query("DCGM_FI_DEV_GPU_TEMP")) == 2, "the GPUs in Prometheus")
+        refused = running.query("otelgpu_web_refused_total")
+
+    assert set(refused.values()) == {0}
 
 
 def _is_stored(running: Prometheus, served: Served, prefix: str) -> bool:

@@ -440,7 +440,7 @@ def test_a_mounted_secret_that_is_swapped_is_seen(
             (tmp_path / name / f"tls.{kind}").write_bytes(made.file(f"{name}.{kind}").read_bytes())
         (tmp_path / name / "web.yml").write_text("tls_server_config: {cert_file: tls.pem, key_file: tls.key}\n")
     (tmp_path / "..data").symlink_to("server")
-    guard = guarding.Guard(str(tmp_path / "..data" / "web.yml"), asked_by="here")
+    guard = guarding.Guard(str(tmp_path / "..data" / "web.yml"), origin="here")
     caplog.set_level("INFO", logger="otelgpu.server.guard")
     for _ in range(3):
         guard.look()
@@ -458,7 +458,7 @@ def test_a_file_that_turned_wrong_before_it_was_served_is_no_start(tmp_path: Pat
     """The settings were judged a moment earlier; what is served is what is there now."""
     (tmp_path / "web.yml").write_text("x\n")
     with pytest.raises(ConfigError):
-        guarding.Guard(str(tmp_path / "web.yml"), asked_by="here")
+        guarding.Guard(str(tmp_path / "web.yml"), origin="here")
 
 
 @pytest.mark.usefixtures("cc")

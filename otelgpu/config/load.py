@@ -97,7 +97,7 @@ def _with_web(config: Config, given: Iterable[Given], problems: list[Problem]) -
         if path := config.server.web_config:
             from otelgpu.config.webfile import read  # here, for the same reason as below
 
-            asked_by = one.place if one.got is None else f"{one.place}: {whole(path)}"
+            asked_by = f"{one.origin} {whole(path)}" if one.got is None else f"{one.place}: {whole(path)}"
             remarks += map(Remark, read(path, asked_by=asked_by, problems=problems).remarks)
     return replace(config, remarks=(*config.remarks, *remarks))
 

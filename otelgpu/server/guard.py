@@ -44,11 +44,11 @@ _UNKNOWN = Refusal(HTTPStatus.UNAUTHORIZED, "unauthorized", {"WWW-Authenticate":
 
 
 class Guard:
-    """Holds the web configuration of *path* in force. *asked_by* says who named it. Raise ConfigError."""
+    """Holds the web configuration of *path* in force. *origin* says where it is named. Raise ConfigError."""
 
-    def __init__(self, path: str, *, asked_by: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: str, *, origin: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
-        self._asked_by = asked_by
+        self._asked_by = f"{origin}: {whole(path)}"
         self._lock = threading.Lock()
         self._files = Worker("otelgpu-web")
         self._passwords = Passwords()
