@@ -50,7 +50,10 @@ def _applied(folder: Path, objects: list[Json]) -> list[Json]:
 
 def _is_meant(one: Json, wanted: Mapping[str, Any]) -> bool:
     names = wanted.get("metadata", wanted)
-    return bool(one["kind"] == wanted["kind"] and all(one["metadata"][key] == names[key] for key in {"name", "namespace"} & set(names)))
+    return bool(
+        one["kind"] == wanted["kind"]
+        and all(one["metadata"][key] == names[key] for key in {"name", "namespace"} & set(names))
+    )
 
 
 def _added(one: Json, operations: list[Json]) -> Json:
