@@ -74,7 +74,8 @@ def in_promql(expr: str) -> str:
 
 def test_promtool_accepts_the_alerts(promtool: Path) -> None:
     """A rule that Prometheus does not load takes all others of its file with it."""
-    done = subprocess.run([str(promtool), "check", "rules", str(RULES)], capture_output=True, text=True, check=False, timeout=60)
+    command = [str(promtool), "check", "rules", str(RULES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(rules())} rules found" in done.stdout
