@@ -16,7 +16,6 @@ import yaml
 
 _ACTION = re.compile(r"(\{\{-?\s*(?:/\*.*?\*/|(?:\"(?:[^\"\\]|\\.)*\"|[^\"])*?)\s*-?\}\})", re.DOTALL)
 _TOKEN = re.compile(r"\s*(?:(\"(?:[^\"\\]|\\.)*\")|(-?\d+)|(\$?\w*(?:\.\w+)+|\$\w*|\.|\w+)|(:=|[()|,]))")
-_NAME = re.compile(r"\w+")
 
 
 class TemplateError(Exception):
@@ -101,17 +100,24 @@ class Chart:
         match node.word:
             case "text":
                 return node.argument
-            case "define":
-                return ""
             case "action":
-                name, declares, expression = node.argument.partition(":=")
-                if declares:
-                    scope[name.strip()] = self._value(expression, dot, scope)
-                    return ""
-                return _printed(self._value(node.argument, dot, scope), node.argument)
+                return self._action(node.argument, dot, scope)
             case "range":
                 items = self._value(node.branches[0][0], dot, scope)
                 return "".join(self._nodes(node.branches[0][1], each, dict(scope)) for each in items)
+            case "define":
+                return ""
+            case _:
+                return self._branch(node, dot, scope)
+
+    def _action(self, argument: str, dot: Any, scope: Scope) -> str:
+        name, declares, expression = argument.partition(":=")
+        if declares:
+            scope[name.strip()] = self._value(expression, dot, scope)
+            return ""
+        return _printed(self._value(argument, dot, scope), argument)
+
+    def _branch(self, node: Node, dot: Any, scope: Scope) -> str:
         for condition, nodes in node.branches:
             value = self._value(condition, dot, scope) if condition else True
             if value:
@@ -205,7 +211,7 @@ def _merge(under: Any, over: Any) -> Any:
     return {**under, **{key: _merge(under.get(key), value) for key, value in over.items()}}
 
 
-def _first(values: tuple[Any, ...], wanted: bool) -> Any:
+def _first(values: tuple[Any, ...], *, wanted: bool) -> Any:
     return next((value for value in values if bool(value) is wanted), values[-1])
 
 
@@ -226,10 +232,8 @@ def _fail(message: str) -> str:
 
 
 def _format(pattern: str, *values: str) -> str:
-    if _NAME.sub("", "".join(re.findall(r"%\w", pattern))) != "%" * len(values) or set(re.findall(r"%\w", pattern)) != {
-        "%s"
-    }:
-        raise TemplateError(f"{pattern!r}: only %s")
+    if re.findall(r"%.", pattern) != ["%s"] * len(values) or not all(isinstance(value, str) for value in values):
+        raise TemplateError(f"{pattern!r}: only %s, and only text")
     return pattern % tuple(values)
 
 

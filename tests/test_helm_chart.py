@@ -1,0 +1,205 @@
+"""deploy/helm/otelgpu: what comes out of it for each file of values in its folder ci/."""
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from otelgpu import __version__
+from tests.conftest import ROOT
+from tests.deploy import helm, kustomize
+from tests.deploy.checks import misfits, problems
+from tests.deploy.containers import container, daemonset, environ_of
+from tests.deploy.gotemplate import FUNCTIONS, Chart, TemplateError, parse
+
+VALUES = [path.name.removesuffix("-values.yaml") for path in helm.VALUES]
+Json = dict[str, Any]
+
+
+def rendered(name: str) -> list[Json]:
+    return helm.render(helm.values_of(helm.CHART / "ci" / f"{name}-values.yaml"))[0]
+
+
+def by_name(objects: list[Json]) -> list[Json]:
+    return sorted(objects, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+
+def program() -> str:
+    found = shutil.which("helm")
+    if found is None:
+        pytest.skip("helm is not installed")
+    return found
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_kubernetes_takes_what_the_chart_makes(name: str) -> None:
+    """Each of these is a way of installing it that must not fail at the user's."""
+    objects = rendered(name)
+
+    assert list(problems(objects)) == []
+    assert list(misfits(objects)) == []
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_renders_the_same(name: str) -> None:
+    """What the other tests look at is what `helm install` would install."""
+    values = helm.CHART / "ci" / f"{name}-values.yaml"
+    command = [program(), "template", "gpu", str(helm.CHART), "--namespace", "monitoring"]
+    command += ["--kube-version", "1.31.0", "--values", str(values)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert by_name([one for one in yaml.safe_load_all(done.stdout) if one]) == by_name(rendered(name))
+
+
+def test_helm_finds_nothing_to_complain_of() -> None:
+    """Its own linter."""
+    done = subprocess.run(
+        [program(), "lint", "--strict", str(helm.CHART)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_chart_and_the_manifests_are_alike() -> None:
+    """Two ways of installing one thing, whose defaults must not drift apart."""
+    base = kustomize.build(ROOT / "deploy" / "kubernetes" / "overlays" / "pods")
+    ours = rendered("default")
+    theirs, mine = (daemonset(objects)["spec"]["template"]["spec"] for objects in (base, ours))
+    there, here = (container(objects) for objects in (base, ours))
+    environ = environ_of(here)
+
+    for key in ("affinity", "tolerations", "priorityClassName", "automountServiceAccountToken", "volumes"):
+        assert mine[key] == theirs[key], key
+    assert here["securityContext"] == there["securityContext"]
+    assert here["volumeMounts"] == there["volumeMounts"]
+    assert environ_of(there).items() <= environ.items()
+    assert set(environ) - set(environ_of(there)) == {"OTELGPU_SERVER_LISTEN", "OTELGPU_KUBERNETES_SOCKET"}
+    for probe in ("livenessProbe", "readinessProbe"):
+        expected = copy.deepcopy(there[probe])
+        expected["httpGet"]["scheme"] = "HTTP"
+        assert here[probe] == expected
+
+
+def test_the_chart_has_the_version_of_the_program() -> None:
+    """AppVersion is the tag of the image that is pulled."""
+    about = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
+
+    assert about["appVersion"] == __version__
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"kubernetes": {"enablePodLabel": True}}, "'enablePodLabel' was unexpected"),
+        ({"processes": {"by": "pods"}}, "'pods' is not one of"),
+        ({"otlp": {"endpoint": "collector:4317"}}, "'collector:4317' does not match"),
+        ({"tlsServerConfig": {"enabled": True}}, "tlsServerConfig.existingSecret: the name of a Secret"),
+        (
+            {"tlsServerConfig": {"enabled": True, "existingSecret": "a"}, "webConfig": {"existingSecret": "b"}},
+            "only one",
+        ),
+        ({"service": {"port": 9401, "address": ":9400"}}, "service.address: :9400 does not end in service.port, :9401"),
+        ({"customMetrics": "x", "arguments": ["-f", "/x.csv"]}, "customMetrics and arguments -f: only one"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused(values: Json, said: str, tmp_path: Path) -> None:
+    """When it is installed, not when the pods do not start; and by the real helm for the same reason."""
+    with pytest.raises((jsonschema.ValidationError, TemplateError)) as caught:
+        helm.render(values)
+    assert said in str(caught.value)
+    if (found := shutil.which("helm")) is not None:
+        path = tmp_path / "values.yaml"
+        path.write_text(yaml.safe_dump(values))
+        command = [found, "template", "gpu", str(helm.CHART), "--kube-version", "1.31.0", "--values", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+        assert done.returncode != 0
+
+
+def test_pods_are_made_anew_when_their_files_change() -> None:
+    """The settings are read at the start; without this an upgrade would change nothing."""
+
+    def template(values: Json) -> Json:
+        return dict(daemonset(helm.render(values)[0])["spec"]["template"])
+
+    one, other = template({"config": {"labels": {"a": "1"}}}), template({"config": {"labels": {"a": "2"}}})
+
+    assert one != other
+    assert template({"config": {"labels": {"a": "1"}}, "dashboards": {"enabled": True}}) == one
+
+
+def paths(value: Any, path: str = "") -> Iterator[str]:
+    """Every value of the chart, as --set names it."""
+    if isinstance(value, dict) and value and path not in ("affinity", "resources", "dashboards.labels"):
+        for key, inner in value.items():
+            yield from paths(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path
+
+
+def test_every_value_is_in_the_schema_and_in_the_documentation() -> None:
+    """Whoever comes from dcgm-exporter's chart looks up what became of a value."""
+    values = yaml.safe_load((helm.CHART / "values.yaml").read_text())
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    told = set(re.findall(r"`([a-zA-Z.]+\*?)`", (ROOT / "docs" / "helm.md").read_text()))
+    missing = []
+    for path in paths(values):
+        step = schema
+        for key in path.split("."):
+            step = step["properties"][key]
+        if path not in told and f"{path.rpartition('.')[0]}.*" not in told:
+            missing.append(path)
+
+    assert missing == []
+
+
+def test_the_notes_say_what_to_do() -> None:
+    """They are all that somebody sees after an installation."""
+    plain = helm.render({})[1]
+    guarded = helm.render({"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True}})[1]
+
+    assert "http://localhost:9400/metrics" in plain
+    assert "Nothing scrapes it yet" in plain
+    assert "-k https://localhost:9400/metrics" in guarded
+    assert "Nothing scrapes it yet" not in guarded
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ uppercase .Values.a }}", "no function or variable 'uppercase'"),
+        ("{{ .Values.b }}", "there is no 'b'"),
+        ("{{ .Values.nothing }}", "is no text"),
+        ("{{ if .Values.a }}x", "if without end"),
+        ('{{ printf "%d" 1 }}', "only %s"),
+        ("{{ eq .Values.a 1 }}", "not of one kind"),
+        ('{{ include "x" . }}', "no template 'x'"),
+        ("{{ .Values.a .Values.a }}", "no function"),
+    ],
+)
+def test_the_stand_in_for_helm_is_strict(source: str, said: str) -> None:
+    """What it does not know it must not pass over: it would be another chart that is looked at."""
+    with pytest.raises(TemplateError) as caught:
+        Chart({"templates/x.yaml": source}).render("templates/x.yaml", {"Values": {"a": "1", "nothing": None}})
+
+    assert said in str(caught.value)
+
+
+def test_the_stand_in_for_helm_has_no_more_than_is_used() -> None:
+    """A function that nothing uses is compared with nothing."""
+    words: set[str] = set()
+    for path in (helm.CHART / "templates").iterdir():
+        words.update(re.findall(r"\w+", " ".join(re.findall(r"\{\{.*?\}\}", path.read_text(), re.DOTALL))))
+
+    assert set(FUNCTIONS) - words == set()
+    assert [node.word for node in parse("a{{- /* b */ -}} c {{ .d }}")] == ["text", "text", "action", "text"]
