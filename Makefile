@@ -12,7 +12,7 @@ DEV := $(VENV)/.ready-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fix golden bench soak gpu cover clean system
+.PHONY: help run test check fix golden bench soak gpu cover lock image clean system
 
 help:  ## this list
 	@echo "make TARGET [ARGS='...']"
@@ -58,6 +58,13 @@ gpu: $(DEV)  ## the tests that need a driver
 
 cover: $(DEV)  ## the tests again, showing lines and branches that none of them reaches
 	$(PYTEST) -n 2 --dist worksteal --cov $(ARGS)
+
+lock: $(DEV)  ## write the files of hashes that the image is made from (ARGS=--check: say whether they are out of date)
+	@bash .ci/lock $(ARGS)
+
+image:  ## build the image (ARGS: more flags for docker build)
+	docker build --tag otelgpu --build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' otelgpu/__init__.py) \
+		--build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) .
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* build dist *.egg-info

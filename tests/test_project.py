@@ -8,10 +8,12 @@ import ast
 import importlib
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -246,12 +248,69 @@ def test_constraints_pin_what_pyproject_asks_for() -> None:
     assert not wrong
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """Tests, recordings and notes have no business in site-packages; a data file left out breaks the first run."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as whoever has no git builds it: from the sdist."""
     pytest.importorskip("hatchling", reason="hatchling is not installed; `make` installs it")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, timeout=100)
-    (wheel,) = tmp_path.glob("*.whl")
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (sdist,) = folder.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(folder), str(sdist)], check=True, timeout=100)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_the_sdist_holds_what_the_tests_need(wheel: Path) -> None:
+    """Distributions build and test from it; what lies about in a checkout is not theirs."""
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    tops = {name.partition("/")[0] for name in names}
+    tracked = {"otelgpu/py.typed", "tests/conftest.py", "tests/fakenvml/c/fake.h", "docs/metrics.md", ".ci/venv"}
+
+    assert names >= tracked | {"Makefile", "Dockerfile", "requirements.lock", "pyproject.toml", "PKG-INFO"}
+    assert not tops & {".cache", ".venv", ".git", "dist", "build"}
+
+
+def test_what_is_installed_runs(wheel: Path, tmp_path: Path) -> None:
+    """The programs, the files that come with it, and the extras that the documentation names."""
+    site = tmp_path / "site"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        "--target",
+        str(site),
+    ]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=100)
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site)}
+    csv = "/etc/dcgm-exporter/1.x-compatibility-metrics.csv"  # not there: the one of the package is taken
+    once = [str(site / "bin" / "otelgpu"), "once", "--source", "simulated:1xt4", "--fields", csv]
+    ran = subprocess.run(once, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    drop_in = [str(site / "bin" / "dcgm-exporter"), "--version"]
+    said = subprocess.run(drop_in, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    metadata = zipfile.ZipFile(wheel).read(f"{wheel.name.split('-py3')[0]}.dist-info/METADATA").decode()
+
+    assert "dcgm_gpu_temp{" in ran.stdout
+    assert ran.returncode == 0, ran.stderr
+    assert said.stdout == f"otelgpu {importlib.import_module('otelgpu').__version__}\n"
+    assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE)) >= {
+        "all",
+        "configuration",
+        "instrumentation",
+        "kubernetes",
+    }
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """Tests, recordings and notes have no business in site-packages; a data file left out breaks the first run."""
     names = zipfile.ZipFile(wheel).namelist()
     packed = {name for name in names if name.startswith("otelgpu/")}
     written = {

@@ -1,0 +1,66 @@
+"""Start the files of an image as a runtime would, ask for the page and the health, and say what came of it.
+
+`unshare --mount --net python -m tests.imaged` reads what to do from stdin, as JSON, and prints JSON. It is root in a
+mount and a network namespace of its own; what it starts is the image's user, in a root that is read-only.
+"""
+
+import fcntl
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+LIMIT = 60.0  # seconds
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+
+
+def main() -> None:
+    """Do it once."""
+    told = json.load(sys.stdin)
+    root = told["root"]
+    _mount("--bind", root, root)
+    _mount("--bind", told["host"], f"{root}/mnt")
+    for place in (root, f"{root}/mnt"):
+        _mount("-o", "remount,ro,bind", place)
+    _mount("-t", "proc", "proc", f"{root}/proc")
+    _mount("--bind", "/dev", f"{root}/dev")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+    inside = ["chroot", f"--userspec={told['user']}", root, "env", "-i", *told["env"]]
+    with subprocess.Popen([*inside, *told["command"]], stdout=subprocess.PIPE, stderr=sys.stderr, text=True) as process:
+        assert process.stdout is not None
+        announced = process.stdout.readline()
+        with urllib.request.urlopen("http://127.0.0.1:9400/metrics", timeout=LIMIT) as answer:
+            page = answer.read().decode()
+        health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
+        process.send_signal(signal.SIGTERM)
+        ended = process.wait(LIMIT)
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    print(  # noqa: T201 - what was asked for
+        json.dumps(
+            {
+                "announced": announced,
+                "page": page,
+                "health": health,
+                "uid": lines["Uid"].split()[0],
+                "caps": lines["CapEff"],
+                "rss_kb": int(lines["VmRSS"].split()[0]),
+                "could_write": write.returncode == 0,
+                "status": ended,
+            }
+        )
+    )
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, timeout=LIMIT)
+
+
+if __name__ == "__main__":
+    main()
