@@ -18,7 +18,7 @@ from otelgpu.sources.nvml.questions import FIELD_VALUES, READABLE, XID_ERRORS
 from otelgpu.sources.nvml.source import BESIDE
 from otelgpu.sources.nvml.unreadable import unreadable
 from tests.conftest import RECORDINGS, Golden
-from tests.fakenvml import ALL_LINKS, Code, Fake, models
+from tests.fakenvml import ALL_LINKS, Code, Fake, Scenario, models
 from tests.fakenvml.everything import everything
 from tests.faults.rig import missing
 from tests.harness import Node, lines_of, series, values
@@ -199,6 +199,29 @@ def test_a_better_way_is_tried_again(node: Start, monkeypatch: pytest.MonkeyPatc
     running.show(well)
 
     assert values(running.page(), "DCGM_FI_DEV_FB_USED") == {"0": 0}
+
+
+@pytest.mark.parametrize("first", ["value", "function"])
+def test_a_total_keeps_to_the_counter_that_answered_first(
+    first: str, node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver counts energy twice; a step from one count to the other is energy that nobody used, or a reset."""
+    monkeypatch.setattr(again, "FIRST", 0.0)
+    name, function = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "nvmlDeviceGetTotalEnergyConsumption"
+
+    def counted(value: int | None, called: int | None) -> Scenario:
+        return models.h100().with_gpu(0, fields={83: value}, answers={function: called})
+
+    scenes = [(5000, 900), (None, 9000), (None, 9001), (5001, 9002)]
+    running = node(
+        counted(*scenes[0]) if first == "value" else counted(None, 900), fields=(name, "DCGM_FI_DEV_GPU_TEMP")
+    )
+    seen = []
+    for scene in scenes:
+        running.show(counted(*scene))
+        seen.append(list(values(running.page(), name).values()))
+
+    assert seen == ([[5000], [], [], [5001]] if first == "value" else [[900], [9000], [9001], [9002]])
 
 
 def test_mig_that_was_refused_is_asked_again(node: Start, monkeypatch: pytest.MonkeyPatch) -> None:

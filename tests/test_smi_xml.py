@@ -147,6 +147,25 @@ ROWS = (
     Row("DCGM_FI_DEV_MEM_COPY_UTIL", ("utilization/memory_util",), "%"),
     Row("DCGM_FI_DEV_ENC_UTIL", ("utilization/encoder_util",), "%"),
     Row("DCGM_FI_DEV_DEC_UTIL", ("utilization/decoder_util",), "%"),
+    Row("OTELGPU_JPEG_UTIL", ("utilization/jpeg_util",), "%"),
+    Row("OTELGPU_OFA_UTIL", ("utilization/ofa_util",), "%"),
+    *(
+        Row(f"OTELGPU_{ours}_{word}", (f"{group}/{place}",))
+        for ours, group in (("ENC", "encoder_stats"), ("FBC", "fbc_stats"))
+        for word, place in (
+            ("SESSIONS", "session_count"),
+            ("FRAME_RATE", "average_fps"),
+            ("LATENCY", "average_latency"),
+        )
+    ),
+    *(
+        Row(
+            f"OTELGPU_{ours}_POWER",
+            (f"{group}/average_power_draw", f"{group}/power_draw", f"{group}/instant_power_draw"),
+            "W",
+        )
+        for ours, group in (("MODULE", "module_power_readings"), ("MEMORY", "gpu_memory_power_readings"))
+    ),
     Row("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", (f"{_PCIE}pcie_gen/max_link_gen",), highest=16),
     Row("DCGM_FI_DEV_PCIE_LINK_GEN", (f"{_PCIE}pcie_gen/current_link_gen",), highest=16),
     Row("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", (f"{_PCIE}link_widths/max_link_width",), "x", highest=64),
@@ -220,6 +239,7 @@ NOT_IN_XML = {  # numbers that we read and `nvidia-smi -q -x` does not show, and
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "shown as words, and on virtual GPUs alone; none was recorded",
     "DCGM_FI_DEV_PWR_SMOOTHING_*": "no dump shows more than N/A",
     "DCGM_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS": "not shown",
+    "DCGM_FI_DEV_*_UTIL_SAMPLES": "not shown",
     "DCGM_FI_PROF_*": "only `nvidia-smi gpm` and `dmon` show profiling values",
 }
 # Rows whose place no dump fills with a number: the machines are of other kinds, or none had an error of that kind.
@@ -348,7 +368,7 @@ def test_every_row_meets_a_number_in_some_dump(tmp_path: Path) -> None:
         numbers.update(shown.field for shown in _shown(_root(_dump(name, tmp_path))) if shown.number is not None)
 
     assert set(numbers) == {row.field for row in ROWS} - NEVER_SEEN
-    assert sum(numbers.values()) > 8000  # 8,435 when this was written
+    assert sum(numbers.values()) > 9000  # 9,503 when this was written
 
 
 def _dump(name: str, folder: Path) -> Path:
@@ -362,7 +382,7 @@ def _dump(name: str, folder: Path) -> Path:
 
 def _numbers(page: str) -> dict[tuple[str, str, str], float]:
     """All of our numbers on a page, by field, GPU and instance. A series that is there twice is an error."""
-    lines = [line for line in lines_of(page) if line.name.startswith("DCGM_")]
+    lines = [line for line in lines_of(page) if line.name in FIELDS]
     numbers = {(line.name, line.labels["gpu"], line.labels.get("GPU_I_ID", "")): line.value for line in lines}
     assert len(numbers) == len(lines)
     return numbers

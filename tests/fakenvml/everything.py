@@ -107,12 +107,15 @@ ANSWERS: dict[Key, Answer] = {
 
 
 def _fields() -> dict[FieldKey, FieldAnswer]:
-    fields: dict[FieldKey, FieldAnswer] = {identity: 1000 * identity for identity in range(1, 309)}
+    fields: dict[FieldKey, FieldAnswer] = {
+        identity: 1000 * identity
+        for identity in range(1, 309)
+        if identity not in BY_LINK  # a number without a scope is that of link 0
+    }
     for identity in BY_LINK:
         fields |= {(identity, link): 1000 * identity + link for link in range(LINKS)}
     fields |= {(185, 1): 185_001, (186, 1): 186_001, (186, 2): 186_002}  # no average of the memory
-    # Error rates: 1e-12 and less, worst on link 0; 5e-15, but on link 3. A number without a scope would be link 0's.
-    fields |= {220: None, 222: None}
+    # Error rates: 1e-12 and less, worst on link 0; 5e-15, but on link 3.
     fields |= {(220, link): 0x100 + 12 + link for link in range(LINKS)}
     fields |= {(222, link): 0x500 + (9 if link == 3 else 15) for link in range(LINKS)}
     fields |= {(165, link): link % 4 for link in range(LINKS)}

@@ -87,6 +87,12 @@ ANSWERS = (
     Outputs("nvmlDeviceGetUtilizationRates", ("utilization/gpu_util", "utilization/memory_util")),
     Outputs("nvmlDeviceGetEncoderUtilization", ("utilization/encoder_util",), (_WINDOW,)),
     Outputs("nvmlDeviceGetDecoderUtilization", ("utilization/decoder_util",), (_WINDOW,)),
+    Outputs("nvmlDeviceGetJpgUtilization", ("utilization/jpeg_util",), (_WINDOW,)),
+    Outputs("nvmlDeviceGetOfaUtilization", ("utilization/ofa_util",), (_WINDOW,)),
+    *(
+        Outputs(function, (f"{group}/session_count", f"{group}/average_fps", f"{group}/average_latency"))
+        for function, group in (("nvmlDeviceGetEncoderStats", "encoder_stats"), ("nvmlDeviceGetFBCStats", "fbc_stats"))
+    ),
     Outputs("nvmlDeviceGetPersistenceMode", ("persistence_mode",)),
     Outputs("nvmlDeviceGetComputeMode", ("compute_mode",)),
     Outputs("nvmlDeviceGetVirtualizationMode", ("gpu_virtualization_mode/virtualization_mode",)),
@@ -161,6 +167,11 @@ THOUSANDS: Mapping[int, str] = {
     pynvml.NVML_FI_DEV_PERF_POLICY_POWER: "clocks_event_reasons_counters/clocks_event_reasons_counters_sw_power_cap",
     pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST: "clocks_event_reasons_counters/clocks_event_reasons_counters_sync_boost",
 }
+# By scope: the mean (which is all that 535 shows of it), then the power at this moment.
+SCOPES: Mapping[int, str] = {
+    pynvml.NVML_POWER_SCOPE_MODULE: "module_power_readings",
+    pynvml.NVML_POWER_SCOPE_MEMORY: "gpu_memory_power_readings",
+}
 # Three counters whose ids moved: the first of them by driver (newest first), then the places.
 MOVED = (((580, 82), 269), ((575, 51), 251))
 MOVING = tuple(
@@ -228,6 +239,12 @@ def _gpu(element: ET.Element, uuid: str, *, version: tuple[int, ...]) -> Gpu:
     answers |= _joined(element, answers)
     fields: dict[FieldKey, FieldAnswer] = {identity: whole(find(place)) for identity, place in FIELDS.items()}
     fields |= {identity: whole(find(place), 1000) for identity, place in THOUSANDS.items()}
+    for scope, group in SCOPES.items():
+        mean = next(
+            (found for word in ("average_", "") if (found := find(f"{group}/{word}power_draw")) is not None), None
+        )
+        fields[pynvml.NVML_FI_DEV_POWER_AVERAGE, scope] = whole(mean, 1000)
+        fields[pynvml.NVML_FI_DEV_POWER_INSTANT, scope] = whole(find(f"{group}/instant_power_draw"), 1000)
     first = next((first for since, first in MOVED if version >= since), None)
     if first is not None:
         fields |= {first + offset: whole(find(place), 1000) for offset, place in enumerate(MOVING)}

@@ -11,6 +11,12 @@ from xml.etree import ElementTree as ET
 _LINE = re.compile(r"( *)(\S.*?)(?: *: (.*))?")
 _INDENT = 4
 
+_SESSIONS = {"active sessions": "session_count", "average fps": "average_fps", "average latency": "average_latency"}
+_POWER = {
+    "power draw": "power_draw",
+    "average power draw": "average_power_draw",
+    "instantaneous power draw": "instant_power_draw",
+}
 _MEMORY = {word: word for word in ("total", "reserved", "used", "free")}
 _SECTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "mig mode": ("mig_mode", {"current": "current_mig", "pending": "pending_mig"}),
@@ -67,7 +73,14 @@ _SECTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "fb memory usage": ("fb_memory_usage", _MEMORY),
     "bar1 memory usage": ("bar1_memory_usage", _MEMORY),
-    "utilization": ("utilization", {word: f"{word}_util" for word in ("gpu", "memory", "encoder", "decoder")}),
+    "utilization": (
+        "utilization",
+        {word: f"{word}_util" for word in ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")},
+    ),
+    "encoder stats": ("encoder_stats", _SESSIONS),
+    "fbc stats": ("fbc_stats", _SESSIONS),
+    "gpu memory power readings": ("gpu_memory_power_readings", _POWER),
+    "module power readings": ("module_power_readings", _POWER),
     "retired pages": (
         "retired_pages",
         {

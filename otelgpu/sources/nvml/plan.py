@@ -6,6 +6,8 @@ Rule 2: all of a plan runs in the thread of its GPU; nothing here is shared.
 Rule 3: a question that fails costs the fields it would have answered. A GPU that is gone ends the sweep for it.
 Rule 4: a question that took long last time is put last, so that it costs only itself when the time is over.
 Rule 5: a field whose links all refuse is missing once.
+Rule 6: a total keeps to the way that gave it first, as long as the device is there: another way may count from another
+        time, or in another manner, and the step between the two would be an increase that never was, or a reset.
 """
 
 from collections.abc import Callable, Iterable
@@ -75,6 +77,7 @@ class Plan:
         }
         self._refused: dict[Target, Missing] = {}
         self._answered: set[Target] = set()
+        self._counting: dict[Target, Way] = {}  # where each total came from
         self._kept: dict[Question, _Kept] = {}
         self._targets: list[Target] = []  # in the order in which they are shown, however they are asked
         self._ways: dict[Target, list[Way]] = {}
@@ -133,7 +136,8 @@ class Plan:
             for target in targets:
                 if target in self._fixed:
                     continue
-                self._ways[target] = list(ways_of(target, self._device))
+                kept = self._counting.get(target)
+                self._ways[target] = list(ways_of(target, self._device)) if kept is None else [kept]
                 if not self._ways[target]:
                     del self._ways[target]
                     self._refuse_field(field, "this driver has no question for it")
@@ -161,7 +165,7 @@ class Plan:
                 self._refuse(target, outcome, found, turned)
             else:
                 self._is_answered = True
-                self._take(target, outcome, found)
+                self._take(target, outcome, found, entry)
         questions = [(way, takes) for way, takes in calls if isinstance(way, Question)]
         for question, takes in sorted(questions, key=lambda call: call[0].name in self._long):
             began = self._clock()
@@ -190,7 +194,7 @@ class Plan:
                 reason = f"{question.name}: the driver has no value for it"
                 found[target] = Missing(self._fields[take.field_id], self._device, Gap.UNSUPPORTED, reason)
                 continue
-            self._take(target, number, found)
+            self._take(target, number, found, question)
             if question.fixed:
                 self._fixed[target] = found[target]
                 del self._ways[target]
@@ -206,10 +210,13 @@ class Plan:
             self._kept[question] = _Kept(raw, now)
         return raw
 
-    def _take(self, target: Target, number: float | str, found: dict[Target, Answer]) -> None:
+    def _take(self, target: Target, number: float | str, found: dict[Target, Answer], way: Way) -> None:
         id_, link = target
-        found[target] = Reading(self._fields[id_], self._device, number, attributes_of(link))
+        field = self._fields[id_]
+        found[target] = Reading(field, self._device, number, attributes_of(link))
         self._answered.add(target)
+        if field.is_total and target not in self._counting:
+            self._counting[target] = way
 
     def _refuse(self, target: Target, refusal: Refusal, found: dict[Target, Answer], turned: list[Target]) -> None:
         missing = Missing(self._fields[target[0]], self._device, refusal.gap, refusal.reason)
@@ -220,7 +227,7 @@ class Plan:
             return
         self._again.refused(afresh=target in self._answered)
         self._answered.discard(target)
-        if len(self._ways[target]) > 1:
+        if len(self._ways[target]) > 1 and target not in self._counting:
             del self._ways[target][0]
             turned.append(target)
         else:
