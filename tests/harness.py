@@ -121,7 +121,12 @@ class Node:
 
 
 def config(source: SourceChoice = NVML, **changes: object) -> Config:
-    """Settings for a test: no reuse, so that every page is a sweep, and a host name that is the same everywhere."""
+    """Settings for a test: no reuse, so that every page is a sweep, and a host name that is the same everywhere.
+
+    `compat` may be a text, as a person writes it.
+    """
+    if isinstance(compat := changes.get("compat"), str):
+        changes["compat"] = tuple(compat.split(","))
     # The addresses of the fake's GPUs may be those of this machine's.
     suspended = Suspended(sys_root="/nowhere")
     usual = {"source": source, "hostname": "node-1", "sampling": Sampling(reuse=0), "suspended": suspended}

@@ -95,7 +95,7 @@ def test_a_file_can_set_everything() -> None:
     assert config.source == SourceChoice("simulated", "4xt4+4xl40s")
     assert config.fields == ("default", "DCGM_FI_DEV_VBIOS_VERSION")
     assert [str(pick) for pick in config.devices] == ["0", "2-5", "GPU-1a2b"]
-    assert (config.naming, config.compat, config.hostname) == ("semconv", "4.9", "no")
+    assert (config.naming, config.compat, config.hostname) == ("semconv", ("4.9",), "no")
     assert config.labels == {"rack": "12", "on": "yes"}
     assert config.server.listen == (Address(port=9400), Address("::1", 9401), Address(path="/run/otelgpu.sock"))
     assert config.server.max_requests == 7
@@ -112,7 +112,7 @@ def test_a_flag_goes_over_a_variable_over_the_file() -> None:
     environ = {"OTELGPU_NAMING": "dcgm", "OTELGPU_COMPAT": "4.8.3", "OTELGPU_LABELS": "c=d, e=f=g"}
     config = loaded(file, environ=environ, flags=[flag("--compat", "4.8.2"), flag("--label", "x=1,2")])
 
-    assert (config.fields, config.naming, config.compat) == (("all",), "dcgm", "4.8.2")
+    assert (config.fields, config.naming, config.compat) == (("all",), "dcgm", ("4.8.2",))
     assert config.labels == {"x": "1,2"}
     assert config.origins["fields"] == "otelgpu.yaml:1"
     assert config.origins["naming"] == "OTELGPU_NAMING"
@@ -126,8 +126,8 @@ def test_the_file_can_be_named_by_the_environment() -> None:
     Path("b.yaml").write_text("compat: 4.8.3")
     environ = {"OTELGPU_CONFIG": "a.yaml"}
 
-    assert load(environ=environ).compat == "4.9"
-    assert load(environ=environ, config_path="b.yaml").compat == "4.8.3"
+    assert load(environ=environ).compat == ("4.9",)
+    assert load(environ=environ, config_path="b.yaml").compat == ("4.8.3",)
 
 
 def test_a_repeated_flag_adds_to_a_list_and_replaces_a_value() -> None:
@@ -174,7 +174,7 @@ def test_an_empty_variable_means_not_set() -> None:
 
 def test_a_byte_order_mark_does_no_harm() -> None:
     """Editors on Windows write one."""
-    assert loaded(b"\xef\xbb\xbfcompat: 4.9").compat == "4.9"
+    assert loaded(b"\xef\xbb\xbfcompat: 4.9").compat == ("4.9",)
 
 
 def test_an_alias_repeats_a_value() -> None:
@@ -396,8 +396,8 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
         "source: dcgm",
         [
             (
-                "1: source: expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) "
-                'or replay:FILE, got "dcgm"'
+                "1: source: expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE, "
+                'got "dcgm"'
             )
         ],
     ),
@@ -415,6 +415,13 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
         [f'1: devices: {PICK}, got "MIG-1a2b"'],
     ),
     "reversed range": ("devices: [5-2]", ['1: devices: a range goes up; did you mean 2-5?, got "5-2"']),
+    "generation twice": ("compat: [4.8.2, 4.8.2]", ['1: compat: given twice, got "4.8.2"']),
+    "three generations": ("compat: 4.8.2,4.8.3,4.9", ['1: compat: expected at most two generations, got "4.9"']),
+    "unknown generation": ("compat: [4.8.2, 4.7]", ['1: compat: expected 4.8.2, 4.8.3 or 4.9, got "4.7"']),
+    "generations of semconv": (
+        "naming: semconv\ncompat: [4.8.2, 4.9]",
+        ['2: compat: a second generation has no place on a page with naming semconv, got "4.9"'],
+    ),
     "address twice": (
         "server: {listen: [':1', ':1', ':0', ':0']}",
         ['1: server.listen: given twice, got ":1"'],

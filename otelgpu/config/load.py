@@ -36,6 +36,7 @@ from otelgpu.config.values import Address, SourceChoice, check_header_text
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
 
+MOST_GENERATIONS = 2
 MOST_HINTS = 20  # each takes some milliseconds to find
 
 SpecParser = Callable[[str], object]
@@ -240,6 +241,13 @@ def _contradictions(config: Config, chosen: Mapping[str, list[Given]]) -> Iterat
         if address in met and (address.port or address.path):
             yield given.problem("given twice")
         met.add(address)
+    for place, given in enumerate(chosen.get("compat", ())):
+        if config.compat[place] in config.compat[:place]:
+            yield given.problem("given twice")
+        elif place == MOST_GENERATIONS:
+            yield given.problem("expected at most two generations")
+        elif place and config.naming == "semconv":
+            yield given.problem("a second generation has no place on a page with naming semconv")
     for given in chosen.get("fields", ()):
         if given.text == "none" and len(config.fields) > 1:
             yield given.problem("none stands alone")

@@ -225,9 +225,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("Names on the page: `dcgm` as dcgm-exporter, or `semconv` of OpenTelemetry."),
     ] = "dcgm"
     compat: Annotated[
-        Literal["4.8.2", "4.8.3", "4.9"],
-        _about("The dcgm-exporter whose names are kept: `4.8.2`, `4.8.3` (label `hostname`) or `4.9`."),
-    ] = "4.8.2"
+        tuple[Literal["4.8.2", "4.8.3", "4.9"], ...],
+        _about(
+            "The dcgm-exporter whose names are kept: `4.8.2`, `4.8.3` (label `hostname`) or `4.9`; or two of them at "
+            "once, `4.8.2,4.9`, while dashboards move on."
+        ),
+    ] = ("4.8.2",)
     hostname: Annotated[
         str,
         _about(

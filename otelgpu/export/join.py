@@ -141,6 +141,7 @@ class DcgmJoin:
     model_dashes: bool = False  # "-" for the blanks in a model's name
     # Of label rows, by field id, where a CSV file says another one.
     label_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    also: tuple[str, ...] = ()  # further generations, under whose names labels are shown as well
 
     def shape(self, field: Field) -> Shape:
         """Return the field's shape in this generation."""
@@ -149,6 +150,10 @@ class DcgmJoin:
     def label_name(self, field: Field) -> str:
         """Return the name of a field that is shown as a label."""
         return self.label_names.get(field.id) or self.shape(field).name
+
+    def _label_names(self, field: Field) -> Iterable[str]:
+        others = [replace(self, compat=compat) for compat in self.also]
+        return dict.fromkeys(join.label_name(field) for join in (self, *others))
 
     def label_pairs(
         self, series: Series, snapshot: Snapshot, more: Attributes = (), copy: Copy = NO_COPIES[0]
@@ -164,9 +169,9 @@ class DcgmJoin:
         ]
         if device.instance_id is not None:
             pairs += [("GPU_I_PROFILE", device.profile), ("GPU_I_ID", str(device.instance_id))]
-        if self.hostname:
-            pairs.append((HOSTNAME_LABEL[self.compat], self.hostname))
-        rows = [(self.label_name(field), text) for field, text in snapshot.labels.get(device.uuid, ())]
+        hosts = dict.fromkeys(HOSTNAME_LABEL[compat] for compat in (self.compat, *self.also))
+        pairs += [(name, self.hostname) for name in hosts if self.hostname]
+        rows = [(name, text) for row, text in snapshot.labels.get(device.uuid, ()) for name in self._label_names(row)]
         rows += [*self.labels, *copy.labels]
         return pairs + sorted(rows) + sorted([*_peer(series, snapshot), *series.attributes, *more, *copy.attributes])
 

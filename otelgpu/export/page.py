@@ -6,7 +6,7 @@ Rule 2: what was collected before is thrown away first: the SDK says nothing whe
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -53,12 +53,18 @@ class PageReader(MetricReader):
     """Writes dcgm-exporter's page from what the SDK collects."""
 
     def __init__(
-        self, fields: Iterable[Field], join: DcgmJoin, pinned: Pinned, counters: Iterable[Counter] = ()
+        self,
+        fields: Iterable[Field],
+        join: DcgmJoin,
+        pinned: Pinned,
+        counters: Iterable[Counter] = (),
+        *,
+        also: Sequence[DcgmJoin] = (),
     ) -> None:
         super().__init__(cardinality_limits=dict(CARDINALITY_LIMITS))
         self._lock = threading.Lock()
         self._pinned = pinned
-        self._text = TextPage(fields, join, counters)
+        self._text = TextPage(fields, join, counters, also)
         self._collected: MetricsData | None = None
 
     def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool, owners: Owners = NOBODY) -> bytes:

@@ -4,6 +4,7 @@ Rule 1: only the service calls this; whatever else is exported has a setup of it
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from opentelemetry.sdk.metrics.export import MetricReader
 
@@ -27,8 +28,9 @@ def page_reader(
         joined = JoinedPrometheusReader(fields, SemconvJoin(labels), pinned)
         return [joined], joined
     kubernetes = config.kubernetes
+    first, *others = config.compat
     join = DcgmJoin(
-        config.compat,
+        first,
         hostname,
         labels,
         old_names=kubernetes.old_names,
@@ -36,5 +38,6 @@ def page_reader(
         model_dashes=config.replace_blanks_in_model_name,
         label_names={row.field: row.name for row in config.counters if row.name},
     )
-    plain = PageReader(fields, join, pinned, config.counters)
+    also = [replace(join, compat=compat) for compat in others]
+    plain = PageReader(fields, join, pinned, config.counters, also=also)
     return [plain], plain

@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from otelgpu.config.listed import LABEL, Counter
+from otelgpu.export.generations import Generations
 from otelgpu.export.join import PER_PROCESS, VALUE_LABELS, Copy, DcgmJoin, shape_named, written
 from otelgpu.export.numberlabels import NumberLabels
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
@@ -50,6 +51,7 @@ class _Family:
     name: str
     kind: str
     help: str
+    join: DcgmJoin
     render: Callable[[int | float], str]
     prefixes: dict[object, list[str]] = dataclasses.field(default_factory=dict)
     identity: tuple[Identity, int] | None = None
@@ -70,19 +72,17 @@ def page_name(name: str, unit: str, *, is_total: bool) -> str:
 class TextPage:
     """Writes pages in dcgm-exporter's manner. Not thread-safe: its reader's lock guards it."""
 
-    def __init__(self, fields: Iterable[Field], join: DcgmJoin, counters: Iterable[Counter] = ()) -> None:
+    def __init__(
+        self, fields: Iterable[Field], join: DcgmJoin, counters: Iterable[Counter] = (), also: Sequence[DcgmJoin] = ()
+    ) -> None:
         self._join = join
-        rows: dict[int, list[Counter | None]] = {}
+        self._generations = Generations([join, *also])
+        rows: dict[int, list[Counter]] = {}
         for row in counters:
             rows.setdefault(row.field, []).append(row)
         numeric = [item for item in fields if item.is_numeric]
-        self._families = {
-            item.name.lower(): [
-                self._family(item, row) for row in rows.get(item.id, [None]) if row is None or row.kind != LABEL
-            ]
-            for item in numeric
-        }
-        as_labels = [item for item in numeric for row in rows.get(item.id, ()) if row and row.kind == LABEL]
+        self._families = {item.name.lower(): [*self._families_of(item, rows.get(item.id, []))] for item in numeric}
+        as_labels = [item for item in numeric for row in rows.get(item.id, ()) if row.kind == LABEL]
         self._number_labels = NumberLabels(as_labels, join)
         self._use_lines: UseLines | None = None  # made with the first use there is: it costs memory
         self._pod_shares: Mapping[str, Iterable[Use]] = {}
@@ -127,13 +127,20 @@ class TextPage:
         lines.append("")
         return "\n".join(lines).encode("utf-8", errors="replace")
 
-    def _family(self, item: Field, row: Counter | None) -> _Family:
-        shape = self._join.shape(item) if row is None or not row.name else shape_named(item, row.name)
-        if row is None:
-            name, kind, text = shape.name, kind_in(item, shape).value, help_in(item, shape)
-        else:
-            name, kind, text = row.name or shape.name, row.kind, row.help
-        return _Family(item, name, kind, text.translate(_HELP_ESCAPES), written(shape))
+    def _families_of(self, item: Field, rows: Sequence[Counter]) -> Iterator[_Family]:
+        """Make the families of a field: those that a CSV file says, and those of the generations beyond them."""
+        if rows and all(row.kind == LABEL for row in rows):
+            return
+        known: list[str] = []
+        for row in (row for row in rows if row.kind != LABEL):
+            names = [row.name] if row.name else [name for name, *_ in self._generations.named(item, [])]
+            for name in names:
+                join, shape = self._generations.of(item, name), shape_named(item, name)
+                yield _Family(item, name, row.kind, row.help.translate(_HELP_ESCAPES), join, written(shape))
+            known += names
+        for name, shape, join in self._generations.named(item, known):
+            text = help_in(item, shape).translate(_HELP_ESCAPES)
+            yield _Family(item, name, kind_in(item, shape).value, text, join, written(shape))
 
     def _write_families(
         self,
@@ -213,7 +220,7 @@ class TextPage:
 
     def _prefix(self, family: _Family, series: Series, snapshot: Snapshot, copy: Copy, *, more: Attributes = ()) -> str:
         copy = Copy(copy.attributes, copy.labels + self._number_labels.of(series.device))
-        return f"{family.name}{labelled(self._join.label_pairs(series, snapshot, more, copy))} "
+        return f"{family.name}{labelled(family.join.label_pairs(series, snapshot, more, copy))} "
 
     def _owner_blocks(self, snapshot: Snapshot, owners: Owners) -> list[Block]:
         identity = (snapshot.identity, owners.identity)
@@ -260,7 +267,10 @@ def _metrics(metrics: MetricsData | None) -> Iterable[Metric]:
 
 def _head(name: str, text: str, kind: str, *, openmetrics: bool) -> list[str]:
     family = name.removesuffix("_total") if openmetrics else name
-    return [f"# HELP {family} {text.translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+    lines = [f"# HELP {family} {text.translate(_HELP_ESCAPES)}", f"# TYPE {family} {kind}"]
+    if openmetrics:  # DCGM's names do not end in a unit as this format wants it
+        lines += [f"# UNIT {family} {unit[1:]}" for unit in UNIT_SUFFIXES.values() if family.endswith(unit)]
+    return lines
 
 
 def _own_block(metric: Metric, *, openmetrics: bool) -> list[str]:

@@ -28,7 +28,7 @@ def wanted_fields(config: Config) -> list[Field]:
     for name in config.fields:
         if name == "default":
             wanted |= {field.id: field for field in DEFAULT_FIELDS}
-            if config.compat == "4.9":
+            if "4.9" in config.compat:
                 wanted |= {FB_TOTAL: CATALOGUE[FB_TOTAL]}  # dcgm-exporter switches it on from 4.9
         elif name == "all":
             wanted |= CATALOGUE
