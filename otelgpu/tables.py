@@ -6,7 +6,7 @@ Rule 3: a value that could not be read is not in the records; its gap and its re
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
@@ -194,6 +194,7 @@ def readings_table(snapshot: Snapshot, *, width: int | None) -> str:
 def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: int | None) -> str:
     """Draw the catalogue; the last column is empty for a field that is not wanted."""
     these = named_group(snapshot) if snapshot else " ".join
+    reasons = _reasons(snapshot)
     rows = [
         (
             field["id"],
@@ -204,7 +205,7 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
             field["level"],
             field["semconv"] or "",
             "yes" if field["wanted"] else "",
-            "; ".join(_says(field, these)) if field["wanted"] and snapshot else "",
+            "; ".join(_says(field, these, reasons)) if field["wanted"] and snapshot else "",
         )
         for field in field_records(wanted, snapshot)
     ]
@@ -212,13 +213,23 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
     return _drawn(columns, rows, width=width)
 
 
-def _says(field: FieldRecord, these: Callable[[list[str]], str]) -> Iterator[str]:
+def _reasons(snapshot: Snapshot | None) -> Mapping[int, str]:
+    """Say of each field that the source of this snapshot can never read why; nothing where that is not known."""
+    if snapshot is None or snapshot.facts.name != "nvml":
+        return {}
+    from otelgpu.sources.nvml.source import NvmlSource  # loads pynvml, which the other commands do without
+    from otelgpu.sources.nvml.unreadable import unreadable
+
+    return unreadable(NvmlSource.readable)
+
+
+def _says(field: FieldRecord, these: Callable[[list[str]], str], reasons: Mapping[int, str]) -> Iterator[str]:
     if field["answered_by"]:
         yield these(field["answered_by"])
     for gap in field["gaps"]:
         yield f"{_because(gap['gap'], gap['reason'])} ({these(gap['devices'])})"
     if not field["answered_by"] and not field["gaps"]:
-        yield "nobody: this source does not read it"
+        yield f"nobody: {reasons.get(field['id'], 'this source does not read it')}"
 
 
 def _because(gap: str, reason: str) -> str:

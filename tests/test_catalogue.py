@@ -305,6 +305,42 @@ def test_numbers_do_not_lose_their_fraction_on_the_way_to_base_units() -> None:
             assert shape.denominator == 1
 
 
+# Numbers that say nothing: DCGM's blanks (not set, not found, not supported, not permitted) and all ones.
+NOTHING = (2**64 - 1, *range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4))
+NOTHING_REAL = tuple(2.0**47 + code for code in range(4))
+NOTHING_IN_32 = (0xFFFFFFFF, *range(0x7FFFFFF0, 0x7FFFFFF4))
+ANY_WORD = {  # any word can be true
+    **dict.fromkeys((70, 71, 72, 73, 86, 87, 88, 89), "a set of 64 CPUs or NUMA nodes"),
+    64: "a state for each of up to 32 GPUs",
+}
+BELOW_ZERO = {  # where -1 means something; elsewhere it stands for nothing
+    **dict.fromkeys((870, 871), "a link of which the switch knows no state or type"),
+    1503: "a daemon that could not be asked",
+}
+WIDE = {  # numbers of 64 bits, or of 32 that may have any value
+    **dict.fromkeys((58, 59), "two 16-bit ids in one word; all ones is a GPU that is gone"),
+    83: "a checksum",
+    112: "a mask of 64 bits",
+    **dict.fromkeys(range(1305, 1310), "a mask of PCIe errors"),
+    **dict.fromkeys((581, 582), "microseconds since an event"),
+    **dict.fromkeys((9001, 9002), "counted by otelgpu itself"),
+}
+
+
+def test_every_number_has_bounds_that_shut_out_what_says_nothing() -> None:
+    """A blank or a word of all ones that came through would be a number on a page; what has no bound has a reason."""
+    wide_units = {"By", "By/s", "MiBy/s"}
+    for field, _ in SEMCONV:
+        blanks = (*NOTHING, *NOTHING_REAL) if field.number is Number.DOUBLE else NOTHING
+        assert field.lowest >= 0 or field.unit == "Cel" or field.id in ANY_WORD or field.id in BELOW_ZERO
+        let_in = {number for number in blanks if field.lowest <= number <= field.highest}
+        assert bool(let_in) is (field.id in ANY_WORD), f"{field.name} lets {let_in} in"
+        is_wide = field.is_total or field.unit in wide_units or field.id in ANY_WORD
+        let_in = {number for number in NOTHING_IN_32 if field.lowest <= number <= field.highest}
+        assert not let_in or is_wide or field.id in WIDE, f"{field.name} lets {let_in} in"
+        assert let_in or field.id not in WIDE, f"{field.name} needs no reason any more"
+
+
 def test_bounds_are_sane() -> None:
     """The bounds leave room for what can be true, and shut out DCGM's blanks."""
     for field, _ in SEMCONV:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +22,8 @@ from otelgpu.log import JsonFormatter, SparingHandler, TextFormatter, set_up
 from otelgpu.model import Device, Gap, GpuState, Missing, Series, Snapshot, SourceFacts
 from otelgpu.tables import devices_table, fields_table, json_text, readings_table, snapshot_record
 from tests.conftest import ROOT, Golden
-from tests.harness import until
+from tests.fakenvml import models
+from tests.harness import Node, until
 
 NODE = ("--source", "simulated:1xt4+1xh100-mig", "--hostname", "node-1")
 NO_DRIVER = ("--source", "nvml")
@@ -357,6 +358,16 @@ def test_a_table_of_fields_sums_up_who_answers() -> None:
         "DCGM_FI_DEV_SM_CLOCK": "nobody: this source does not read it",
         "DCGM_FI_DEV_GPU_TEMP": "GPU 0; unsupported: no sensor (GPU 0/7); lost (GPU 1)",
     }
+
+
+def test_a_field_that_nvml_cannot_give_has_its_reason(node: Callable[..., Node]) -> None:
+    """Whoever asks for a struct learns under which names its numbers are."""
+    name = "DCGM_FI_DEV_ENC_STATS"
+    snapshot = node(models.t4(), fields=("DCGM_FI_DEV_GPU_TEMP", name)).sweep()
+    text = fields_table((TEMPERATURE, field_named(name)), snapshot, width=None)
+    (line,) = [line for line in text.splitlines() if f" {name} " in line]
+
+    assert "nobody: a struct; `OTELGPU_ENC_SESSIONS`" in line
 
 
 def test_a_narrow_terminal_folds_and_loses_nothing() -> None:

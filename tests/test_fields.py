@@ -14,7 +14,7 @@ from otelgpu.config import Sampling
 from otelgpu.fields import CATALOGUE, Level
 from otelgpu.sources.nvml import again
 from otelgpu.sources.nvml.again import Again
-from otelgpu.sources.nvml.questions import FIELD_VALUES, READABLE, XID_ERRORS
+from otelgpu.sources.nvml.questions import FIELD_VALUES, RATES, READABLE, SUMS, XID_ERRORS
 from otelgpu.sources.nvml.source import BESIDE
 from otelgpu.sources.nvml.unreadable import unreadable
 from tests.conftest import RECORDINGS, Golden
@@ -368,6 +368,11 @@ ODD: Mapping[str, tuple[Mapping[str, Any], dict[str, float | None]]] = {
         {"fields": {(220, 5): 0x203, (220, 6): 0xF05}},
         {"DEV_NVLINK_COUNT_EFFECTIVE_BER": 0x203, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT": 0.002},
     ),
+    "an error rate of all ones": (
+        {"fields": {(220, 5): 0xFFFFFFFF}},
+        {"DEV_NVLINK_COUNT_EFFECTIVE_BER": None, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT": None},
+    ),
+    "one link of a sum below zero": ({"fields": {(201, 3): -1}}, {"DEV_NVLINK_COUNT_TX_PACKETS": None}),
     "samples that were never taken": (
         {"answers": {("nvmlDeviceGetSamples", 1): (0, 7, 0, 7), ("nvmlDeviceGetSamples", 2): ()}},
         {"DEV_GPU_UTIL_SAMPLES": None, "DEV_MEM_COPY_UTIL_SAMPLES": None},
@@ -392,6 +397,24 @@ def test_odd_answers_are_told_as_what_they_mean(name: str, node: Start) -> None:
     shown = {line.name.removeprefix("DCGM_FI_"): line.value for line in lines_of(page) if line.name in fields}
     assert shown == {field: number for field, number in expected.items() if number is not None}
     assert sum(missing(page).values()) == sum(number is None for number in expected.values())
+
+
+def test_no_field_value_of_all_ones_is_a_number(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """A device that is gone answers all ones on the bus: each field drops it, counts it, and says so once."""
+    scenario, link_count = everything(), 91
+    ones = {key: 2**64 - 1 for key, number in scenario.gpus[0].fields.items() if key != link_count}
+    # The links beyond the twelfth have their errors from a function alone.
+    gone = scenario.with_gpu(0, fields=ones, errors={"nvmlDeviceGetNvLinkErrorCounter": 3})
+    ids = {row.field_id for row in FIELD_VALUES} | {row.field_id for row in RATES} | {row.field_id for row in SUMS}
+    fields = {CATALOGUE[id_].name for id_ in ids}
+    running = node(gone, fields=(*sorted(fields), "DCGM_FI_DEV_SM_CLOCK"))
+    running.settled_page()
+    page = running.settled_page()
+
+    assert {line.name for line in lines_of(page) if line.name.startswith(PREFIXES)} == {"DCGM_FI_DEV_SM_CLOCK"}
+    assert set(values(page, "otelgpu_values_dropped_total", by="field")) == fields
+    logged = [record.getMessage() for record in caplog.records if "is dropped" in record.getMessage()]
+    assert {name: sum(f" {name} is dropped" in line for line in logged) for name in fields} == dict.fromkeys(fields, 1)
 
 
 def test_a_sum_over_links_never_goes_back(node: Start) -> None:

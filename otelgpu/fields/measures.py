@@ -92,7 +92,6 @@ BINARY = Measure("1", Number.BINARY, Kind.GAUGE, 0, 0, Scale("1", Number.BINARY)
 
 STATE = state()
 FLAG = state(1)
-CODE = state(INT64_HIGHEST)
 # A full word of 32 bits; all ones is what a device that is gone answers on the bus.
 WORD32 = state(2**32 - 2)
 # A checksum may be any word.

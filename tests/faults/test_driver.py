@@ -11,6 +11,7 @@ from tests.fakenvml import Fake, Scenario, models
 from tests.fakenvml.build import SONAME, library
 from tests.faults.rig import ALL, FEW, check_truth, distinct, source_up, states, up
 from tests.harness import Node, serving, until, values
+from tests.push.snapshots import ENERGY, Wire
 
 Start = Callable[..., Node]
 
@@ -58,6 +59,40 @@ def test_a_connection_that_only_the_gpus_know_to_be_gone_is_renewed(code: int, n
 
     running.show(PAIR)
     until(answers_again(running), "the driver is back")
+
+
+def test_a_total_goes_back_only_as_a_reset_and_another_gpu_has_one_of_its_own(node: Start) -> None:
+    """A driver that was loaded again counts from 0, and a GPU that was put into the slot has its own past."""
+    wire = Wire([ENERGY])
+    other = models.h200().gpus[0].uuid
+
+    def counted(joules: int, uuid: str = NAMES[0]) -> Scenario:
+        return models.h100().with_gpu(0, uuid=uuid, fields={83: 1000 * joules})
+
+    seen: list[tuple[object, float, bool]] = []  # GPU, joules, whether the count begins here
+
+    def told() -> list[tuple[object, float, bool]]:
+        points = wire.points(running.sweep())
+        seen[:] = [(p.attributes["hw.id"], p.value, p.start == p.time) for p in points if p.name == "hw.energy"]
+        return seen
+
+    running = node(counted(5000), fields=("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",))
+    assert told() == [(NAMES[0], 5000, True)]
+    running.show(counted(6000))
+    assert told() == [(NAMES[0], 6000, False)]
+
+    running.show(counted(6000).but(errors={"*": DRIVER_NOT_LOADED, "nvmlShutdown": 0}))
+    assert told() == []
+    running.show(counted(10))
+    until(lambda: bool(told()), "the driver is back")
+    assert seen == [(NAMES[0], 10, True)]
+    assert told() == [(NAMES[0], 10, False)]
+
+    running.show(counted(7000, other))
+    until(lambda: bool(told()), "the other GPU is read")
+    assert seen == [(other, 7000, True)]
+    running.show(counted(7001, other))
+    assert told() == [(other, 7001, False)]
 
 
 def test_another_driver_version_is_found_out_about_anew(node: Start) -> None:

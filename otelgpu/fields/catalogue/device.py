@@ -5,13 +5,12 @@ from otelgpu.fields.measures import (
     BANDWIDTH,
     BINARY,
     CLOCK,
-    CODE,
-    DOUBLE_HIGHEST,
     ENERGY,
     ERRORS,
     ERRORS32,
     FAN,
     FLAG,
+    INT32_HIGHEST,
     MARGIN,
     MASK,
     MEMORY,
@@ -35,7 +34,7 @@ from otelgpu.fields.row import Field, Kind, Level
 
 _ALL = Level.GLOBAL
 _CI = Level.GPU_CI
-_BANKS = gauge("{bank}", 0xFFFFFFFE)
+_BANKS = gauge("{bank}", INT32_HIGHEST)
 
 # fmt: off
 _CLOCKS = (
@@ -73,7 +72,7 @@ _HEAT_AND_POWER = (
 )
 _FABRIC_AND_STATE = (
     row(170, "DEV_FABRIC_MANAGER_STATUS", state(255), "How far the GPU got in joining the NVLink fabric", sem="fabric.state"),
-    row(171, "DEV_FABRIC_MANAGER_ERROR_CODE", CODE, "Why joining the NVLink fabric failed, 0 when it did not", new="DEV_FABRIC_MANAGER_ERROR", sem="fabric.error"),
+    row(171, "DEV_FABRIC_MANAGER_ERROR_CODE", STATE, "Why joining the NVLink fabric failed, 0 when it did not", new="DEV_FABRIC_MANAGER_ERROR", sem="fabric.error"),
     row(172, "DEV_FABRIC_CLUSTER_UUID", TEXT, "UUID of the NVLink fabric cluster the GPU belongs to"),
     row(173, "DEV_FABRIC_CLIQUE_ID", STATE, "Clique of the NVLink fabric within which GPUs reach each other", sem="fabric.clique_id"),
     row(174, "DEV_FABRIC_HEALTH_MASK", STATE, "Health of the NVLink fabric, two bits for each concern", sem="fabric.health.mask"),
@@ -190,8 +189,8 @@ _ERRORS = (
 )
 
 _WATTS = real("W", 3000)
-_RAMP = real("mW/s", DOUBLE_HIGHEST)
-_HYSTERESIS = gauge("ms", 0xFFFFFFFE)
+_RAMP = real("mW/s", 1e9)
+_HYSTERESIS = gauge("ms", INT32_HIGHEST)
 _LATER = (
     row(1400, "DEV_C2C_LINK_ERROR_INTR", ERRORS, "Errors that interrupted the chip-to-chip links", sem="c2c.errors{error.type=interrupt}"),
     row(1401, "DEV_C2C_LINK_ERROR_REPLAY", ERRORS, "Replays on the chip-to-chip links", sem="c2c.errors{error.type=replay}"),

@@ -1,7 +1,7 @@
 """Who and what: system, identity and inventory fields (ids 1 to 94)."""
 
 from otelgpu.fields.maker import row
-from otelgpu.fields.measures import BINARY, CHECKSUM32, CODE, FLAG, MASK64, MEMORY, TEXT, WORD32, state
+from otelgpu.fields.measures import BINARY, CHECKSUM32, FLAG, MASK64, MEMORY, STATE, TEXT, WORD32, state
 from otelgpu.fields.row import Level
 
 _ALL = Level.GLOBAL
@@ -14,7 +14,7 @@ ROWS = (
     row(3, "PROCESS_NAME", TEXT, "Name of the process that reads the driver", new="SYSTEM_PROCESS_NAME", level=_ALL),
     row(4, "DEV_COUNT", state(4096), "GPUs that the driver sees on this node", new="SYSTEM_GPU_QUANTITY", sem="gpu.count", level=_ALL),
     row(5, "CUDA_DRIVER_VERSION", state(10**6), "Newest CUDA version that the driver serves, thousands for the major and hundreds for the minor number", sem="cuda.driver.version", level=_ALL),
-    row(6, "BIND_UNBIND_EVENT", CODE, "Last change in the set of bound GPUs: a GPU came or went", new="SYSTEM_GPU_BIND_EVENT", sem="gpu.bind.event", level=_ALL),
+    row(6, "BIND_UNBIND_EVENT", STATE, "Last change in the set of bound GPUs: a GPU came or went", new="SYSTEM_GPU_BIND_EVENT", sem="gpu.bind.event", level=_ALL),
     row(50, "DEV_NAME", TEXT, "Product name of the GPU", new="DEV_GPU_NAME", level=_CI),
     row(51, "DEV_BRAND", TEXT, "Brand family of the GPU", new="DEV_GPU_BRAND"),
     row(52, "DEV_NVML_INDEX", state(4096), "Index under which NVML lists the GPU; it may move when a GPU is lost", sem="gpu.index"),
@@ -28,7 +28,7 @@ ROWS = (
     row(60, "GPU_TOPOLOGY_PCI", BINARY, "How the GPUs of this node are connected over PCIe", new="SYSTEM_PCI_TOPOLOGY"),
     row(61, "GPU_TOPOLOGY_NVLINK", BINARY, "How the GPUs of this node are connected over NVLink", new="SYSTEM_NVLINK_TOPOLOGY"),
     row(62, "GPU_TOPOLOGY_AFFINITY", BINARY, "Which CPUs are near which GPU", new="SYSTEM_GPU_AFFINITY"),
-    row(63, "DEV_CUDA_COMPUTE_CAPABILITY", CODE, "CUDA compute capability, major number in the high and minor in the low half", new="CUDA_GPU_COMPUTE_CAPABILITY", sem="cuda.compute_capability"),
+    row(63, "DEV_CUDA_COMPUTE_CAPABILITY", STATE, "CUDA compute capability, major number in the high and minor in the low half", new="CUDA_GPU_COMPUTE_CAPABILITY", sem="cuda.compute_capability"),
     row(64, "DEV_P2P_NVLINK_STATUS", MASK64, "Which other GPUs this one reaches peer to peer over NVLink, a state per peer", new="DEV_NVLINK_P2P_STATUS", sem="nvlink.p2p.status"),
     row(65, "DEV_COMPUTE_MODE", state(3), "Compute mode: 0 shared, 2 prohibited, 3 exclusive to one process", new="DEV_GPU_COMPUTE_MODE", sem="compute_mode"),
     row(66, "DEV_PERSISTENCE_MODE", FLAG, "Whether the driver stays loaded while nobody uses the GPU: 1 on, 0 off", new="DEV_GPU_PERSISTENCE_MODE", sem="persistence_mode"),

@@ -21,6 +21,7 @@ from otelgpu.fields.row import Field, Kind, Level
 _TX = "network.io.direction=transmit"
 _RX = "network.io.direction=receive"
 _CODES = count("{code}")
+_BER = state(0xFFF)
 _TICKS = count("{tick}")
 _BLOCKS = count("{block}")
 _MICROSECONDS = gauge("us", 2**62)
@@ -125,9 +126,9 @@ _NVLINK5 = (
     row(1212, "DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", EVENTS, "NVLink recoveries that failed", new="DEV_NVLINK_RECOVERY_FAILED_TOTAL", sem="nvlink.recoveries{result=failure}"),
     row(1213, "DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS", EVENTS, "NVLink recoveries, whatever came of them", new="DEV_NVLINK_RECOVERY_EVENT_TOTAL", sem="nvlink.recovery.events"),
     row(1214, "DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", ERRORS, "Wrong symbols received over NVLink", new="DEV_NVLINK_RX_SYMBOL_ERROR_TOTAL", sem="hw.errors{hw.type=gpu,error.type=nvlink.symbol}"),
-    row(1215, "DEV_NVLINK_COUNT_SYMBOL_BER", STATE, "Symbol error rate of the worst NVLink, as the hardware encodes it", new="DEV_NVLINK_SYMBOL_BER_RAW", sem="nvlink.symbol_error.rate.raw"),
+    row(1215, "DEV_NVLINK_COUNT_SYMBOL_BER", _BER, "Symbol error rate of the worst NVLink, as the hardware encodes it", new="DEV_NVLINK_SYMBOL_BER_RAW", sem="nvlink.symbol_error.rate.raw"),
     row(1216, "DEV_NVLINK_COUNT_SYMBOL_BER_FLOAT", SHARE, "Symbol error rate of the worst NVLink", new="DEV_NVLINK_SYMBOL_BER_RATIO", sem="nvlink.symbol_error.rate"),
-    row(1217, "DEV_NVLINK_COUNT_EFFECTIVE_BER", STATE, "Bit error rate of the worst NVLink after correction, as the hardware encodes it", new="DEV_NVLINK_EFFECTIVE_BER_RAW", sem="nvlink.effective_error.rate.raw"),
+    row(1217, "DEV_NVLINK_COUNT_EFFECTIVE_BER", _BER, "Bit error rate of the worst NVLink after correction, as the hardware encodes it", new="DEV_NVLINK_EFFECTIVE_BER_RAW", sem="nvlink.effective_error.rate.raw"),
     row(1218, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT", SHARE, "Bit error rate of the worst NVLink after correction", new="DEV_NVLINK_EFFECTIVE_BER_RATIO", sem="nvlink.effective_error.rate"),
     row(1219, "DEV_NVLINK_COUNT_EFFECTIVE_ERRORS", ERRORS, "NVLink errors left after correction", new="DEV_NVLINK_EFFECTIVE_ERROR_TOTAL", sem="hw.errors{hw.type=gpu,error.type=nvlink.effective}"),
     row(1220, "DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", ERRORS, "NVLink data errors found by ECC, all links", new="DEV_NVLINK_ECC_ERROR_TOTAL", sem="hw.errors{hw.type=gpu,error.type=nvlink.ecc}"),

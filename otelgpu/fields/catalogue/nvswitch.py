@@ -6,7 +6,7 @@ The switch documents no unit for its throughput counters and currents: they are 
 from collections.abc import Iterator
 
 from otelgpu.fields.maker import row
-from otelgpu.fields.measures import ERRORS, PACKETS, STATE, TEMPERATURE, TEXT, count, gauge, state
+from otelgpu.fields.measures import ERRORS, INT32_HIGHEST, PACKETS, STATE, TEMPERATURE, TEXT, count, gauge, state
 from otelgpu.fields.row import Field, Level
 
 _S = Level.SWITCH
@@ -16,7 +16,7 @@ _RX = "network.io.direction=receive"
 _UNITS = count("{unit}")
 _SAMPLES = count("{sample}")
 _WATTS = gauge("W", 3000)
-_ANY = gauge("1", 0x7FFFFFFE)
+_ANY = gauge("1", INT32_HIGHEST)
 
 
 def _latencies() -> Iterator[Field]:

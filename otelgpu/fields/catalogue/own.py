@@ -21,7 +21,7 @@ ROWS = (
     row(9106, "FBC_LATENCY", LATENCY, "Time the frame buffer capture takes for a new frame, averaged over the sessions", prefix=_OWN, sem="frame_buffer_capture.latency"),
     row(9107, "JPEG_UTIL", PERCENT, "Share of time the JPEG decoders had work", prefix=_OWN, sem="jpeg.utilization"),
     row(9108, "OFA_UTIL", PERCENT, "Share of time the optical flow accelerators had work", prefix=_OWN, sem="optical_flow.utilization"),
-    row(9109, "MODULE_POWER", POWER, "Power drawn by the module that holds the GPU: its CPU and all its GPUs", prefix=_OWN, sem="module.power"),
+    row(9109, "MODULE_POWER", POWER, "Power drawn by the module that holds the GPU: its CPU and all its GPUs", prefix=_OWN, sem="gpu_module.power"),
     row(9110, "MEMORY_POWER", POWER, "Power drawn by the GPU memory", prefix=_OWN, sem="memory.power"),
 )
 # fmt: on

@@ -2,6 +2,7 @@
 
 Rule 1: each entry of the call has a return code of its own and is judged alone.
 Rule 2: a rate is worked out here from two sweeps; what it remembers goes with the device.
+Rule 3: what is made of a number that cannot be true is NaN, which is dropped and counted like any other.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pynvml
 
+from otelgpu.fields.measures import INT64_HIGHEST
 from otelgpu.model import Gap
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
@@ -101,7 +103,9 @@ class FieldValues:
             if isinstance(number, Refusal):
                 return number
             parts.append(number)
-        return parts[0] if isinstance(way, FieldValue) else self._rate(way, sum(parts), now)
+        if isinstance(way, FieldValue):
+            return parts[0]
+        return self._rate(way, sum(parts), now) if _can_be(parts) else math.nan
 
     def _sum(self, way: LinkSum, pairs: tuple[Pair, ...], numbers: Mapping[Pair, Outcome]) -> Outcome:
         """Make one of the links. One that never answered is left out; one that no longer does makes all unknown."""
@@ -120,12 +124,12 @@ class FieldValues:
             return (passing or refused)[0]
         if way in self._summed and refused:
             return Refusal(Gap.FAILED, f"{refused[0].reason}; without it a sum would go back, or the worst be hidden")
+        if not _can_be(answered.values()):
+            return math.nan
         self._summed[way] = tuple(answered)
         return way.fold(answered.values())
 
     def _rate(self, rate: Rate, summed: float, now: float) -> Outcome:
-        if not math.isfinite(summed):
-            return math.nan  # no number: dropped and counted like any other
         total = int(summed)
         before = self._counters.get(rate)
         outcome: Outcome = Refusal(Gap.FAILED, "a rate needs two sweeps")
@@ -141,6 +145,11 @@ class FieldValues:
 
 def _chunks(ids: list[Pair]) -> list[list[Pair]]:
     return [ids[first : first + MOST] for first in range(0, len(ids), MOST)]
+
+
+def _can_be(parts: Iterable[int | float]) -> bool:
+    """Whether all of the numbers that one is made of can be true; if not it is none, whatever it would come to."""
+    return all(0 <= part <= INT64_HIGHEST for part in parts)  # NaN is within no bounds
 
 
 def _number(value: Any, nvml_id: int) -> Outcome:  # noqa: ANN401 - c_nvmlFieldValue_t

@@ -4,6 +4,7 @@ Rule 1: DCGM gave out ids for the links in lots; a lot is a row of the tables be
 Rule 2: field values of single links exist for links 0 to 11; the others are asked with a call each.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import pynvml
@@ -84,9 +85,15 @@ def _link_rates() -> Iterator[Rate]:
         yield Rate(1531, received, KIB, link)
 
 
+MOST_BER = 0xFFF
+
+
 def error_rate(code: int) -> float:
-    """Read an error rate as NVLink encodes it: four bits of mantissa over eight of a negative power of ten."""
-    return float(f"{code >> 8 & 0xF}e-{code & 0xFF}")
+    """Read an error rate as NVLink encodes it: four bits of mantissa over eight of a negative power of ten.
+
+    Infinite, which is no error rate, for a code with any further bit.
+    """
+    return float(f"{code >> 8}e-{code & 0xFF}") if code <= MOST_BER else math.inf
 
 
 def _worst_code(codes: Iterable[int]) -> int:
