@@ -176,6 +176,8 @@ def test_an_overlay_asks_for_no_more_rights_than_it_says(name: str) -> None:
     assert context["runAsNonRoot"] is (context["runAsUser"] != 0)
     assert context["capabilities"]["drop"] == ["ALL"]
     assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "privileged" not in context
 
 
