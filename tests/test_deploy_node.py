@@ -103,7 +103,8 @@ def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path,
         # The overlay for pods alone has no annotations: both are scraped as the first says.
         both = [found(plain, first), found(plain, second), other]
         (folder / "targets.json").write_text(json.dumps(both))
-        with started(prometheus, folder, yaml.safe_dump(config)) as running:
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with started(prometheus, folder / "prometheus.yml", folder / "prometheus.log") as running:
             held = 'count by (__name__, node, namespace, pod, gpu) (DCGM_FI_DEV_FB_USED{pod!=""})'
             until(lambda: list(running.query(COUNT).values()) == [4], "the GPUs of both in Prometheus", LIMIT * 2)
             until(lambda: len(running.query(held)) == 1, "the owner of one of them in Prometheus", LIMIT * 2)

@@ -78,21 +78,20 @@ def _series(name: str, labels: Mapping[str, str]) -> Series:
 @contextmanager
 def scraping(program: Path, folder: Path, **served: Served) -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes servers every second, each as the job of its name."""
+    config, log = folder / "prometheus.yml", folder / "prometheus.log"
     jobs = (JOB.format(name=name, port=each.port) for name, each in served.items())
-    text = "global: {scrape_interval: 1s, scrape_timeout: 900ms}\nscrape_configs:\n" + "".join(jobs)
-    with started(program, folder, text) as running:
+    config.write_text("global: {scrape_interval: 1s, scrape_timeout: 900ms}\nscrape_configs:\n" + "".join(jobs))
+    with started(program, config, log) as running:
         yield running
 
 
 @contextmanager
-def started(program: Path, folder: Path, config: str) -> Iterator[Prometheus]:
-    """Run a Prometheus with this configuration."""
-    path, log = folder / "prometheus.yml", folder / "prometheus.log"
-    path.write_text(config)
+def started(program: Path, config: Path, log: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus with this configuration; what it stores lies beside that."""
     command = [
         str(program),
-        f"--config.file={path}",
-        f"--storage.tsdb.path={folder / 'data'}",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={config.parent / 'data'}",
         "--web.listen-address=127.0.0.1:0",
     ]
     with log.open("wb") as file:
