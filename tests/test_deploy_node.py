@@ -24,12 +24,11 @@ from tests.deploy.containers import TOLD, container, daemonset, environ_of
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import models
 from tests.harness import LIMIT, Served, serving, until
-from tests.test_prometheus import started
+from tests.test_prometheus import Prometheus, Series, started
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SCRAPES = ROOT / "examples" / "prometheus-kubernetes.yml"
 NODE = models.h100(2)
-COUNT = "count by (__name__) (DCGM_FI_DEV_GPU_TEMP)"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources"
 
 
@@ -76,6 +75,18 @@ def found(objects: list[Any], served: Served) -> Any:
     return {"targets": ["127.0.0.1"], "labels": labels}
 
 
+def answered(running: Prometheus, text: str) -> dict[Series, float]:
+    """Wait for an answer that is not empty."""
+    answers: list[dict[Series, float]] = []
+
+    def is_there() -> bool:
+        answers.append(running.query(text))
+        return answers[-1] != {}
+
+    until(is_there, f"an answer to {text}", LIMIT * 2)
+    return answers[-1]
+
+
 def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path, kubelet: Kubelet) -> None:
     """Without rights, and with those of the overlay for pods; both end at once when they are told to."""
     needs_namespaces()
@@ -105,10 +116,8 @@ def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path,
         (folder / "targets.json").write_text(json.dumps(both))
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         with started(prometheus, folder / "prometheus.yml", folder / "prometheus.log") as running:
-            held = 'count by (__name__, node, namespace, pod, gpu) (DCGM_FI_DEV_FB_USED{pod!=""})'
-            until(lambda: list(running.query(COUNT).values()) == [4], "the GPUs of both in Prometheus", LIMIT * 2)
-            until(lambda: len(running.query(held)) == 1, "the owner of one of them in Prometheus", LIMIT * 2)
-            owners = [dict(labels) for _, labels in running.query(held)]
+            gpus = answered(running, "count by (__name__) (DCGM_FI_DEV_GPU_TEMP) == 4")
+            owners = answered(running, 'count by (__name__, node, namespace, pod, gpu) (DCGM_FI_DEV_FB_USED{pod!=""})')
             targets = running.query("count by (__name__) (up)")
             strangers = running.query('{__name__=~"DCGM_.*|otelgpu_.*", pod!="", pod!="train"}')
             strangers |= running.query('{__name__=~".+", exported_pod!=""}')
@@ -123,6 +132,9 @@ def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path,
         assert one["NSpid"].split()[-1] == "1"  # a process that has to see to its signals itself
     assert all(any(" / / ro" in line for line in lines) for lines in roots)
     assert list(targets.values()) == [2]
-    assert owners == [{"node": "node-1", "namespace": "team", "pod": "train", "gpu": "1"}]
+    assert list(gpus.values()) == [4]
+    assert [dict(labels) for _, labels in owners] == [
+        {"node": "node-1", "namespace": "team", "pod": "train", "gpu": "1"}
+    ]
     assert strangers == {}
     assert ended == [0, 0]

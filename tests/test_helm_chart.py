@@ -101,7 +101,10 @@ def test_the_chart_is_scraped_as_the_manifests_are() -> None:
 
     assert monitors[1] == [{**monitors[0][0], "scheme": "http"}]
     assert monitors[0][0]["honorLabels"] is True
-    assert monitors[0][0]["relabelings"][0] == {"action": "labeldrop", "regex": "container|namespace|pod"}
+    assert monitors[0][0]["relabelings"][:2] == [
+        {"targetLabel": "job", "replacement": "otelgpu"},
+        {"action": "labeldrop", "regex": "container|namespace|pod"},
+    ]
 
 
 def test_the_chart_has_the_version_of_the_program() -> None:
