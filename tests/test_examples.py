@@ -20,7 +20,7 @@ Place = tuple[str | int, ...]  # of a place in a file
 
 def test_every_example_is_run_or_checked() -> None:
     """An example that nobody tries is wrong after the next change."""
-    files = [*(ROOT / "tests").rglob("test_examples.py"), ROOT / "tests" / "test_kubernetes_manifest.py"]
+    files = [*(ROOT / "tests").rglob("test_examples.py"), ROOT / "tests" / "test_deploy_node.py"]
     tests = "".join(path.read_text() for path in files)
     examples = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
 
