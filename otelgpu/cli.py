@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import click
@@ -173,18 +174,16 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
-    program = Program(
+    makers = {
+        name: partial(_command, name, run, forms=forms, meaning=meaning)
+        for name, (run, forms, meaning) in _COMMANDS.items()
+    }
+    return Program(
         "otelgpu",
-        help="Show the GPUs of this machine as Prometheus metrics.",
+        {**makers, "check": _check, "record": _recording},
+        meaning="Show the GPUs of this machine as Prometheus metrics.",
         epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
-        add_help_option=False,
     )
-    program.params += [version_flag(), help_flag()]
-    for name, (run, forms, meaning) in _COMMANDS.items():
-        program.add_command(_command(name, run, forms=forms, meaning=meaning))
-    program.add_command(_check())
-    program.add_command(_recording())
-    return program
 
 
 def _recording() -> click.Command:
