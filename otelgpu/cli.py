@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TypeAlias
 
 import click
@@ -189,19 +190,16 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
-    program = Program(
+    makers = {
+        name: partial(_command, name, run, forms=forms, meaning=meaning)
+        for name, (run, forms, meaning) in _COMMANDS.items()
+    }
+    return Program(
         "otelgpu",
-        help="Show the GPUs of this machine as Prometheus metrics.",
+        {**makers, "check": _check, "record": _recording, "completion": _completion},
+        meaning="Show the GPUs of this machine as Prometheus metrics.",
         epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
-        add_help_option=False,
     )
-    program.params += [version_flag(), help_flag()]
-    for name, (run, forms, meaning) in _COMMANDS.items():
-        program.add_command(_command(name, run, forms=forms, meaning=meaning))
-    program.add_command(_check())
-    program.add_command(_completion(program))
-    program.add_command(_recording())
-    return program
 
 
 def _recording() -> click.Command:
@@ -231,11 +229,11 @@ def _check() -> click.Command:
     return click.Command("check", callback=call, params=[files, help_flag()], help=meaning, add_help_option=False)
 
 
-def _completion(program: click.Group) -> click.Command:
+def _completion() -> click.Command:
     def call(shell: str) -> int:
         from otelgpu.completion import script
 
-        write(script(program, shell, COMPLETE))
+        write(script(_program(), shell, COMPLETE))
         return 0
 
     meaning = 'Print what completes commands, flags and fields: eval "$(otelgpu completion bash)" in ~/.bashrc.'
