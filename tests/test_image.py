@@ -144,7 +144,7 @@ def base(buildah: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> st
 def image(buildah: Sequence[str], base: str) -> str:
     """The image, built from the Dockerfile."""
     arguments = ("--build-arg", f"BASE={base}", "--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
-    flags = ("--format", "docker", "--isolation", "chroot", "--network", "host", "--layers")
+    flags = ("--format", "docker", "--isolation", "chroot", "--network", "host")
     run(*buildah, "build", *flags, *arguments, "--tag", "localhost/otelgpu", str(ROOT))
     return "localhost/otelgpu"
 
