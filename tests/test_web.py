@@ -22,6 +22,7 @@ from otelgpu.config.given import Problem
 from otelgpu.config.load import finished
 from otelgpu.config.webfile import Web, read
 from otelgpu.errors import ConfigError
+from otelgpu.server import driver
 from otelgpu.server import guard as guarding
 from tests.conftest import Golden
 from tests.fakenvml import models
@@ -169,6 +170,8 @@ web: {}
     "versions": f"{TLS}  min_version: TLS13\n  max_version: TLS12\n",
     "suites of another version": f"{TLS}  max_version: TLS12\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
     "a costly hash": f"basic_auth_users: {{alice: {HASH.replace('$04$', '$20$')}}}\n",
+    "a name that cannot be printed": 'tls_server_config: {cert_file: "\\u0600\\n", key_file: server.key}\n',
+    "a hash that was mistyped": f"basic_auth_users: {{alice: {HASH[:28]}A{HASH[29:]}}}\n",
     "no burst": "rate_limit: {interval: 1s}\n",
     "twice": f"{TLS}{TLS}",
     "a list": "- tls_server_config\n",
@@ -358,6 +361,22 @@ def test_passwords_never_hold_up_the_loop(serve: Callable[[str], Here], monkeypa
     assert answers.count([b"401"]) <= 10
 
 
+def test_the_driver_is_let_go_of_for_who_proves_who_he_is(
+    serve: Callable[[str], Here], made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From another machine it takes a password or a certificate that was checked; a limit of requests is neither."""
+    monkeypatch.setattr(driver._Driver, "_is_local", lambda _: False)  # noqa: SLF001 - there is no other machine here
+    post, ca = ("-X", "POST"), ("--cacert", made.file("ca.pem"))
+    limited = serve("rate_limit: {interval: 1ms, burst: 9}\n")
+    assert status(limited.curl("/-/resume", *post, scheme="http")) == 403
+    known = serve(USERS)
+    assert status(known.curl("/-/resume", *post, scheme="http")) == 401
+    assert status(known.curl("/-/resume", *post, "-u", f"alice:{SECRET}", scheme="http")) == 200
+    certified = serve(f"{CHECKED}VerifyClientCertIfGiven\n")
+    assert status(certified.curl("/-/resume", *post, *ca)) == 403
+    assert status(certified.curl("/-/resume", *post, *ca, *made.flags("client"))) == 200
+
+
 # change
 
 
@@ -541,7 +560,7 @@ def test_any_file_is_settings_or_a_clear_problem(made: Certificates, content: by
 
 
 @pytest.mark.soak
-@settings(max_examples=20_000)
+@settings(max_examples=5_000)
 @given(content=FILES)
 def test_any_of_many_files_is_settings_or_a_clear_problem(made: Certificates, content: bytes) -> None:
     """The same for longer."""
