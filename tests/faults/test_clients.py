@@ -30,7 +30,7 @@ from tests.webserver import HASH, Here, here, make_certificates
 Start = Callable[..., Node]
 
 PATIENT = Sampling(reuse=0, deadline=60)  # what the driver does is not what is looked at here
-PROMPT = 3.0  # seconds: many times what an answer takes, on a machine that does other things too
+PROMPT = 10.0  # seconds: many times what an answer takes, on a machine that does other things too
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 BUSY = "nvmlDeviceGetPowerUsage"
@@ -294,8 +294,7 @@ def test_a_connection_that_is_cut_or_garbled_under_tls_is_closed(
                 socket.socket.shutdown(sock, socket.SHUT_WR)
                 everything(sock)
 
-    assert len(set(complaints(caplog))) <= 1
-    assert not [record for record in caplog.records if record.exc_info]
+    assert complaints(caplog) == []
 
 
 # any bytes at all
