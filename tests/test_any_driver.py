@@ -178,7 +178,7 @@ def check_life(node: Start, life: tuple[Scenario, ...], naming: tuple[str, str],
         running.stop()
 
 
-@settings(max_examples=40, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=20, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
 @given(life=lives(), naming=NAMINGS)
 def test_any_driver_gets_a_true_page(life: tuple[Scenario, ...], naming: tuple[str, str], node: Start) -> None:
     """The same few each time; `make soak` tries many more."""
