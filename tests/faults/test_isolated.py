@@ -15,6 +15,7 @@ from otelgpu.errors import ConfigError, SourceDownError
 from otelgpu.events import unheard
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Gap
+from otelgpu.rounds import NO_ANSWER
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.choice import make_source
 from otelgpu.sources.isolated import IsolatedSource
@@ -30,6 +31,7 @@ NAMES = [gpu.uuid for gpu in PAIR.gpus]
 XID = "DCGM_FI_DEV_XID_ERRORS"
 CRASH = "nvmlDeviceGetPowerUsage"
 SERVER = Server(isolate=True)
+STARTING = ("the first sweep is under way", NO_ANSWER)  # on a slow machine for longer than a sweep may take
 GONE = 5.0  # seconds after the signal
 
 
@@ -41,7 +43,9 @@ def isolated(node: Start, fake: Fake, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FAKENVML_COUNTS", str(tmp_path / "counts"))
 
     def start(*arguments: object, **settings: object) -> Node:
-        return node(*arguments, server=SERVER, **settings)
+        started = node(*arguments, server=SERVER, **settings)
+        until(lambda: started.pipeline.sampler.why_not_ready() not in STARTING, "the other process has started")
+        return started
 
     return start
 
