@@ -196,7 +196,7 @@ def test_a_process_in_which_a_call_hangs_is_ended(fake: Fake) -> None:
     ids = tuple(field.id for field in CATALOGUE.values() if field.name in FEW)
     order = Order(fields=ids, telling=None, proc_root="/proc", slow_interval=0, counting=Counting(), sys_root=None)
     source = IsolatedSource(order, unheard, patience=1.0)
-    assert source.count() == 2
+    until(lambda: counted(source) == 2, "it has started, in time or after one that had not")
     assert source.device(1).uuid == NAMES[1]
     fake.show(PAIR.with_gpu(1, hangs={CRASH}))
     errors: list[DeviceDownError] = []
@@ -212,7 +212,7 @@ def test_a_process_in_which_a_call_hangs_is_ended(fake: Fake) -> None:
     thread.start()
     thread.join(20)
     assert [error.gap for error in errors] == [Gap.FAILED]
-    assert "had not returned after 1 s" in str(errors[0])
+    assert "had not returned after" in str(errors[0])
     until(lambda: not before & children(), "it is gone")
 
     fake.show(PAIR)
