@@ -59,26 +59,26 @@ class IsolatedSource:
 
     def count(self) -> int:
         """Count the GPUs, in a new process where there is none; see the protocol."""
-        answer = self._asked(self._running(), Ask(0, "count"), Count)
+        answer = self._asked(self._running(), Ask("count"), Count)
         self._facts = answer.facts
         return answer.count
 
     def device(self, slot: int) -> Device:
         """Say which GPU is in a slot; see the protocol."""
-        return self._asked_of_gpu(Ask(0, "device", slot), There).device
+        return self._asked_of_gpu(Ask("device", slot), There).device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot; see the protocol."""
-        return unpacked(self._asked_of_gpu(Ask(0, "read", slot), Read))
+        return unpacked(self._asked_of_gpu(Ask("read", slot), Read))
 
     def so_far(self, slot: int, reason: str) -> Sample | None:
         """Give what has been answered; see the protocol."""
-        read = self._from_memory(Ask(0, "so_far", slot, reason))
+        read = self._from_memory(Ask("so_far", slot, reason))
         return None if read is None else unpacked(read)
 
     def heard(self, device: Device) -> Sequence[Reading]:
         """Give the XIDs of a GPU that does not answer; see the protocol. A process that has crashed took them along."""
-        read = self._from_memory(Ask(0, "heard", device=device))
+        read = self._from_memory(Ask("heard", device=device))
         return () if read is None else readings_of(read)
 
     def facts(self) -> SourceFacts:
@@ -91,7 +91,7 @@ class IsolatedSource:
         if process is None:
             return
         try:
-            process.ask(Ask(0, "close"), END)
+            process.ask(Ask("close"), END)
         except SourceDownError as error:
             logger.debug("the driver is let go of with its process: %s", error)
         process.leave(LET_GO)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from otelgpu import events
 from otelgpu.errors import SourceDownError
 from otelgpu.sources import DeviceDownError
@@ -90,7 +92,7 @@ class Process:
             self._waits[number] = wait
         try:
             with suppress(OSError):  # _listen sees the end too
-                self._stream.send(Ask(number, ask.what, ask.slot, ask.reason, ask.device))
+                self._stream.send(replace(ask, number=number))
             while not wait.is_over.wait(limit) and late is not None:
                 late()
         finally:

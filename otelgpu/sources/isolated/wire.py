@@ -32,11 +32,11 @@ class Begin(Struct, frozen=True, tag=True, array_like=True):
 class Ask(Struct, frozen=True, tag=True, array_like=True):
     """A call of the Source protocol; its answer has the same number."""
 
-    number: int
     what: str  # count, device, read, so_far, heard, close
     slot: int = 0
     reason: str = ""
     device: Device | None = None
+    number: int = 0  # given by who sends it
 
 
 class Count(Struct, frozen=True, tag=True, array_like=True):
