@@ -34,7 +34,7 @@ from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments, create_settings_instruments
 from otelgpu.model import NOBODY, Snapshot
-from otelgpu.sampler import Pace, Sampler
+from otelgpu.sampler import Sampler
 from otelgpu.server.application import Site
 from otelgpu.server.driver import Holding
 from otelgpu.server.listen import bound_all
@@ -42,6 +42,7 @@ from otelgpu.server.pages import Pages
 from otelgpu.server.running import STOP, Life, Signals, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
 from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
+from otelgpu.terms import Pace
 from otelgpu.views import View
 from otelgpu.worker import why_no_thread
 

@@ -35,7 +35,7 @@ LAYERS = (
     ("processes",),
     ("ledger",),
     ("sources",),
-    ("limit", "worker", "slots", "roster", "views", "snapshots", "rounds"),
+    ("limit", "worker", "slots", "roster", "views", "snapshots", "rounds", "terms"),
     ("sampler",),
     ("instruments", "itself"),
     ("attribution",),

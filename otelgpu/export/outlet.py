@@ -27,6 +27,10 @@ class Outlet(WayOut, Protocol):
     """Something that collects at its own pace and sends what it collected."""
 
     @property
+    def follows(self) -> "Outlet | None":
+        """Whose work it goes on with, until it is started."""
+
+    @property
     def reader(self) -> MetricReader:
         """What the MeterProvider has to know of."""
 

@@ -1,7 +1,9 @@
 """What the driver tells between two sweeps, and what is counted of it.
 
 Rule 1: nothing is begun, and no call made, for what nobody wants.
-Rule 2: counts are given with the events they come from: while those cannot be heard there is none, or a standing number
+Rule 2: what was once listened to is listened to on, or a count that is wanted again would have missed something; but
+        clocks, which cost questions, are left alone meanwhile.
+Rule 3: counts are given with the events they come from: while those cannot be heard there is none, or a standing number
         would look like a quiet time.
 """
 
@@ -24,22 +26,36 @@ class Counted:
     """Listens for what *fields* want to be counted. `answers` is called in the thread of the GPU's slot."""
 
     def __init__(self, fields: Iterable[Field], counting: Counting, told: Told, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._xids = XidCounts((), counting, clock)
+        self._events: XidEvents | None = None
+        self._clocks: ClockEvents | None = None
+        self.want(fields, counting, told)
+
+    def want(self, fields: Iterable[Field], counting: Counting, told: Told) -> None:
+        """Count for other fields from now on. What has been counted stays."""
         wanted = tuple(fields)
         self._told = told
         self._last = next((field for field in wanted if field.id == XID_ERRORS), None)
         self._xid_fields = [field for field in wanted if field.id == XID_ERRORS or field.id in XID_COUNTS]
-        self._xids = XidCounts(wanted, counting, clock)
-        self._events = XidEvents(clock, self._take) if self._xid_fields else None
-        wants_clocks = any(field.id in CLOCK_COUNTS for field in wanted)
-        self._clocks = ClockEvents(wanted, counting, clock) if wants_clocks else None
+        self._xids.want(wanted, counting)
+        if self._xid_fields and self._events is None:
+            self._events = XidEvents(self._clock, self._take)
+        if self._clocks is not None:
+            self._clocks.want(wanted, counting)
+        elif any(field.id in CLOCK_COUNTS for field in wanted):
+            self._clocks = ClockEvents(wanted, counting, self._clock)
+        self._wants_clocks = any(field.id in CLOCK_COUNTS for field in wanted)
 
     def answers(self, known: Slot) -> list[Answer]:
         """Give the counts of a GPU, or why there are none. Raise DeviceDownError when it is gone."""
-        of_clocks = [] if self._clocks is None else self._clocks.answers(known.handle, known.device)
+        of_clocks: list[Answer] = []
+        if self._clocks is not None and self._wants_clocks:
+            of_clocks = self._clocks.answers(known.handle, known.device)
         return of_clocks + self._xid_answers(known)
 
     def _xid_answers(self, known: Slot) -> list[Answer]:
-        if self._events is None:
+        if self._events is None or not self._xid_fields:
             return []
         last = self._events.last(known.handle, known.device.uuid)
         if isinstance(last, tuple):
