@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 import click
@@ -75,10 +76,13 @@ def _run(arguments: list[str], *, drop_in: bool) -> int:
 def _serve(config: Config, _: str) -> int:
     # tornado would load it to colour a log that it does not write here: half a megabyte. "None" says it is not there.
     sys.modules.setdefault("curses", None)  # type: ignore[arg-type]
+    from otelgpu.reload import Rereading
     from otelgpu.service import serve
 
-    _log(config, level=config.log.level)
-    return serve(config, announce=_announce)
+    read = click.get_current_context().obj
+    again = Rereading(read, read.keywords["files"], partial(_log, otherwise="info"))
+    again.settled(config)
+    return serve(config, announce=_announce, rereading=again)
 
 
 def _announce(address: str) -> None:
@@ -88,7 +92,7 @@ def _announce(address: str) -> None:
 
 
 def _once(config: Config, form: str) -> int:
-    from otelgpu.service import look
+    from otelgpu.glance import look
 
     _log(config)
     seen = look(config)
@@ -103,7 +107,7 @@ def _once(config: Config, form: str) -> int:
 
 
 def _devices(config: Config, form: str) -> int:
-    from otelgpu.service import look
+    from otelgpu.glance import look
     from otelgpu.tables import device_records, devices_table, json_text
 
     _log(config)
@@ -113,7 +117,7 @@ def _devices(config: Config, form: str) -> int:
 
 
 def _fields(config: Config, form: str) -> int:
-    from otelgpu.service import look
+    from otelgpu.glance import look
     from otelgpu.sources.choice import wanted_fields
     from otelgpu.tables import field_records, fields_table, json_text
 
@@ -218,23 +222,24 @@ def _command(name: str, run: Run, *, forms: tuple[str, ...], meaning: str, drop_
     def call(config: str | None, form: str = "") -> int:
         context = click.get_current_context()
         forget_empty(os.environ)
-        settings = load(
+        context.obj = read = partial(  # `serve` reads again
+            load,
             environ=os.environ,
             flags=flags_of(context),
             config_path=config,
             parse_spec=_parse_spec,
             more=problems_of(context),
             drop_in=drop_in,
+            files={},
         )
-        return run(settings, form)
+        return run(read(), form)
 
     parameters: list[click.Parameter] = []
     is_look = bool(forms)
     if is_look:
         parameters.append(click.Option(["--format", "form"], type=Form(forms), default=forms[0], help=f"[{forms[0]}]"))
-    idle = (
-        ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
-    )  # sections that this command has no use for
+    # Sections that this command has no use for.
+    idle = ("server.", "otlp.", "embed.") if is_look and name != "doctor" else ("embed.",)
     parameters.append(click.Option(["--config"], metavar="FILE", help="Settings file, YAML [OTELGPU_CONFIG]"))
     parameters.append(_help_flag())
     return Command(
@@ -275,11 +280,11 @@ def _parse_spec(text: str) -> object:
     return parse_spec(text)
 
 
-def _log(config: Config, *, level: str = "") -> None:
+def _log(config: Config, *, level: str = "", otherwise: str = "warning") -> None:
     """Set up the log. A command that prints something else logs only what is wrong, unless it is told otherwise."""
     from otelgpu.log import set_up
 
-    asked_for = config.log.level if "log.level" in config.origins else "warning"
+    asked_for = config.log.level if "log.level" in config.origins else otherwise
     set_up(level=level or asked_for, form=config.log.format)
     for remark in config.remarks:
         logger.log(remark.level, "%s", remark.text)

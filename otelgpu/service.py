@@ -10,19 +10,18 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-from msgspec.structs import replace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import __version__
-from otelgpu.attribution.choice import attribution_of, create_attribution_instruments
-from otelgpu.config import Config, Otlp
-from otelgpu.errors import StartError
+from otelgpu.asking import Asking
+from otelgpu.attribution.choice import AnyAttribution, asked_for_owners, attribution_of, create_attribution_instruments
+from otelgpu.config import Config
 from otelgpu.export.join import SemconvJoin
 from otelgpu.export.outlet import EventOutlet, NoEvents, Outlet, WayOut
 from otelgpu.export.page import Format
@@ -34,65 +33,62 @@ from otelgpu.health import also_read as health_reads
 from otelgpu.instruments import Pinned, create_instruments
 from otelgpu.itself import Tally, create_own_instruments, create_settings_instruments
 from otelgpu.model import NOBODY, Snapshot
-from otelgpu.sampler import Sampler
+from otelgpu.reload import LastReload, Reload, Rereading, create_reload_instruments
 from otelgpu.server.application import Site
 from otelgpu.server.driver import Holding
-from otelgpu.server.listen import bound_all
+from otelgpu.server.listen import sockets_of
 from otelgpu.server.pages import Pages
-from otelgpu.server.running import STOP, Life, Signals, serve_until
+from otelgpu.server.running import STOP, Life, Signals, manager_of, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
-from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
-from otelgpu.terms import Pace
-from otelgpu.views import View
+from otelgpu.sources.choice import tells_xids, wanted_fields, warn_unreadable
 from otelgpu.worker import why_no_thread
 
 logger = logging.getLogger(__name__)
 
 PAGE_THREADS = 4
-WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
 LEAST_STOP = 0.2  # seconds that the search for owners has to end even when the driver took all the time
 NO_HOSTNAME = "none"
 PUSH_SHARE = 0.6  # of the time there is to stop, for delivering what is left
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the GPUs: the snapshot and the page it gives."""
-
-    snapshot: Snapshot
-    page: bytes
-
-
 class Pipeline:
-    """Source, sampler, instruments and reader, connected. Nothing runs before `start`."""
+    """Source, sampler, instruments and reader, connected. Nothing runs before `start`.
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    With *before* it is to take over from that one, with other settings: what that one has going or knows is gone on
+    with, so that nothing is lost and no total goes back. Then `take_over` stands before `start`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        before: "Pipeline | None" = None,
+        reloads: LastReload | None = None,
+    ) -> None:
         self.config = config
+        self._before = before
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
-        self.attribution = attribution_of(config, environ)
+        is_same = before is not None and asked_for_owners(config) == asked_for_owners(before.config)
+        self.attribution: AnyAttribution = before.attribution if before and is_same else attribution_of(config, environ)
         is_full = config.pushes or config.sends_events
         resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
         self.events = self._events(resource)
-        enter, its_fields = ledger_for(config)
-        source, readable = make_source(config, read := self._read(its_fields), self.events.told)
-        self.fields = [field for field in self.wanted if field.id in readable]
-        warn_unreadable(config, self.wanted, readable)
+        self.asking: Asking = Asking(
+            config,
+            self._read,
+            told=self.events.told,
+            seen=self.events.seen,
+            before=None if before is None else before.asking,
+        )
+        self.sampler = self.asking.sampler
+        self.fields = [field for field in self.wanted if field.id in self.asking.readable]
+        warn_unreadable(config, self.wanted, self.asking.readable)
         if config.disabled:
             logger.warning("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed")
-        choice = Choice(config)
-        sampling = config.sampling.reuse, config.sampling.deadline, config.sampling.interval
-        self.sampler = Sampler(
-            source,
-            read,
-            pace=Pace(*sampling, expected=config.server.expected_gpus),
-            chosen=choice,
-            all_seen=choice.complain,
-            view=View(config.devices, repeat=config.mig.parent_values == "repeat"),
-            enter=enter,
-            seen=self.events.seen,
-        )
-        self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
+        sampler = self.sampler
+        self.tally: Tally = before.tally if before else Tally(lambda: sampler.sweeps, lambda: sampler.dropped)
         pinned = Pinned()
         readers, self.reader = page_reader(config, self.fields, pinned, hostname_of(config, environ))
         self.pushes = self._pushes(pinned)
@@ -100,16 +96,17 @@ class Pipeline:
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         create_instruments(meter := self._provider.get_meter("otelgpu", __version__), self.fields, pinned)
         self.record_scrape = create_own_instruments(
-            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=enter is not None
+            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=self.asking.has_uses
         )
         create_settings_instruments(meter, config)
+        create_reload_instruments(meter, reloads)
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
         self.events.create_instruments(meter)
         if self._shows_status:
             create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
-        self._described = self._description()
+        self.described: WayOut | None = before.described if before else self._description()
 
     def _read(self, others: Iterable[Field]) -> list[Field]:
         """List the wanted fields, and behind them what is read for hw.status, for events and for *others* alone."""
@@ -129,6 +126,7 @@ class Pipeline:
             owners=self.attribution.owners,
             look=lambda: self.sampler.look(),  # noqa: PLW0108 - built after who calls it
             codes=not tells_xids(self.config),
+            before=self._before.events if self._before else None,
         )
 
     def _description(self) -> WayOut | None:
@@ -155,6 +153,7 @@ class Pipeline:
             refresh=refresh,
             is_fresh=self.is_fresh,
             owners=self.attribution.owners,
+            before=self._before.pushes if self._before else (),
         )
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
@@ -200,22 +199,44 @@ class Pipeline:
         """Begin to ask the driver, and who uses the GPUs, and to push where that is wanted."""
         self.attribution.start()
         self.sampler.start()
-        for way_out in self._ways_out():
+        for way_out in self.ways_out():
             way_out.start()
+
+    def take_over(self) -> None:
+        """Have the driver asked for what is wanted here; block until there is a page to serve, or nearly so."""
+        if self._before is not None and self.attribution is not self._before.attribution:
+            self.attribution.start()
+            self.attribution.looked(self.config.sampling.deadline)
+        self.asking.take_over()
+
+    def go_on(self) -> None:
+        """Push from now on in the place of the one before, and end what of that one is not gone on with."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        followed = [self.described, self.events.follows, *(push.follows for push in self.pushes)]
+        for way_out in (*self.pushes, self.events):
+            way_out.start()
+        for way_out in before.ways_out():
+            if way_out not in followed:
+                way_out.stop(STOP)
+        if before.attribution is not self.attribution:
+            before.attribution.stop(LEAST_STOP)
 
     def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
         """Write one page of a snapshot as it is now owned."""
         owners = NOBODY if snapshot is None else self.attribution.owners(snapshot)
         return self.reader.page(snapshot, form, shown=shown, owners=owners)
 
-    def _ways_out(self) -> Iterable[WayOut]:
-        described = () if self._described is None else (self._described,)
+    def ways_out(self) -> Iterable[WayOut]:
+        """List whatever sends on its own."""
+        described = () if self.described is None else (self.described,)
         return (*self.pushes, *described, self.events)  # events last: they hear of the last sweep too
 
     def stop(self, timeout: float) -> bool:
         """End everything, and push what can be pushed before; False when the driver holds a thread."""
         until = time.monotonic() + timeout
-        for way_out in self._ways_out():
+        for way_out in self.ways_out():
             way_out.stop((until - time.monotonic()) * PUSH_SHARE)
         is_clean = self.sampler.stop(until - time.monotonic())
         self.attribution.stop(max(until - time.monotonic(), LEAST_STOP))  # its threads never keep the process
@@ -230,46 +251,43 @@ def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
     return config.hostname or environ.get("NODE_NAME", "") or socket.gethostname()
 
 
-def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
-    """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    # A look shows the page, whatever is pushed.
-    here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
-    pipeline = Pipeline(here, os.environ if environ is None else environ)
-    pipeline.start()
-    try:
-        pipeline.attribution.looked(config.sampling.deadline)
-        snapshot = pipeline.sampler.refresh()
-        if snapshot is not None and snapshot.source_up:
-            time.sleep(WINDOW)
-            snapshot = pipeline.sampler.refresh(max_age=0)
-        if snapshot is None:
-            raise StartError(f"the driver did not answer within {config.sampling.deadline:g} s")
-        return Look(snapshot, pipeline.page(snapshot, Format.TEXT, shown=True))
-    finally:
-        pipeline.stop(STOP)
-
-
 def serve(
     config: Config,
     *,
     announce: Callable[[str], None] = lambda _: None,
-    environ: Mapping[str, str] | None = None,
+    environ: MutableMapping[str, str] | None = None,
+    rereading: Rereading | None = None,
 ) -> int:
     """Serve until a signal comes; return the exit code. *announce* is told each address once it is bound.
 
-    Raise StartError or ConfigError. When the driver holds a thread at the end the process leaves from here.
+    *rereading* says how the settings are read again; without it nothing is. Raise StartError or ConfigError. When the
+    driver holds a thread at the end the process leaves from here.
     """
     share_heap()
     signals = Signals()
+    environ = os.environ if environ is None else environ
+    rereading = rereading or Rereading(lambda: config, {})
+    last = LastReload()
+    last.succeeded(rereading.files)
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
-        pipeline = Pipeline(config, os.environ if environ is None else environ)
-        listen = enumerate(config.server.listen)
-        sockets = bound_all((address, config.origin("server.listen", i)) for i, address in listen)
+        pipeline = Pipeline(config, environ, reloads=last)
+        sockets = sockets_of(config, environ)
+        manager = manager_of(environ)
+        reload = Reload(
+            pipeline,
+            pipeline.site(executor),
+            rereading,
+            build=lambda other, before: Pipeline(other, environ, before=before, reloads=last),
+            swap=lambda other, before: replace(other.site(executor), load=before.load),
+            last=last,
+            told=manager,
+        )
+        signals.take(signal.SIGHUP, reload.watched(config.server.reload_interval))
         signals.take(signal.SIGUSR1, pipeline.sampler.release)
         signals.take(signal.SIGUSR2, pipeline.sampler.resume)
-        life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
-        is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
+        life = Life(pipeline.start, reload.stop, pipeline.obstacle)
+        is_clean = serve_until(signals, reload.site, sockets, life, announce=announce, manager=manager)
         executor.shutdown(wait=is_clean, cancel_futures=True)
     if not is_clean:
         logger.warning("leaving while a driver call is still under way")

@@ -46,6 +46,18 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=1, le=10000),
         _about("More requests than this at the same time are answered with 503."),
     ] = 40
+    systemd_socket: Annotated[
+        bool,
+        _about(
+            "Serve on the sockets that systemd passes, and not on `server.listen`.",
+            flag="--web-systemd-socket",
+            variable="DCGM_EXPORTER_SYSTEMD_SOCKET",
+        ),
+    ] = False
+    reload_interval: Annotated[
+        Annotated[float, Meta(ge=0.1, le=3600)] | None,
+        _about("Look this often whether a file of settings or fields has changed; `null`: only at SIGHUP."),
+    ] = 5.0
     expected_gpus: Annotated[
         int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
     ] = 0

@@ -45,6 +45,10 @@ class EventOutlet(WayOut, Protocol):
     def fields(self) -> frozenset[int]:
         """Which fields have to be read for it."""
 
+    @property
+    def follows(self) -> "EventOutlet | None":
+        """Whose work it goes on with, until it is started."""
+
     def told(self, xid: Xid) -> None:
         """Hear of an XID. Neither blocks nor raises."""
 
@@ -59,6 +63,7 @@ class NoEvents:
     """In place of an EventOutlet where no events are wanted."""
 
     fields: frozenset[int] = frozenset()
+    follows: None = None
 
     def told(self, xid: Xid) -> None:
         """Nobody hears of it."""

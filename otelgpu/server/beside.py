@@ -45,7 +45,7 @@ class Beside:
         self._owner = os.getpid()
         self._call = _Call()
         self._serving = threading.Event()
-        serve = partial(serve_until, self._call, site, sockets, life, announce=lambda _: self._serving.set())
+        serve = partial(serve_until, self._call, lambda: site, sockets, life, announce=lambda _: self._serving.set())
         self._thread = threading.Thread(target=self._run, args=(serve,), name="otelgpu-server", daemon=True)
 
     def start(self) -> None:

@@ -5,8 +5,9 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from otelgpu.config import Config
 from otelgpu.config.values import is_file
@@ -16,6 +17,9 @@ from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, GROUPS, Field, find
 from otelgpu.model import Device, Enter
 from otelgpu.sources import Source
+
+if TYPE_CHECKING:
+    from otelgpu.sources.nvml.slot import UseMaker
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +53,7 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
 
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`).
     """
-    processes, jobs = config.processes, config.jobs
-    asks = _wants_processes(config)
     if config.source.kind == "simulated":
-        if asks:
-            key = "jobs.slurm" if processes.by == "off" else "processes.by"
-            raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)
@@ -64,16 +63,51 @@ def make_source(config: Config, wanted: Iterable[Field], told: Told = unheard) -
         return simulated, simulated.readable
     from otelgpu.sources.nvml import NvmlSource
 
-    uses = None
-    if asks:
-        from otelgpu.processes.owners import ProcessOwners, Telling
-        from otelgpu.processes.proc import ProcFolder
-        from otelgpu.sources.nvml.uses import Uses
-
-        telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
-        uses = partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
     slow = config.sampling.slow_interval
-    return NvmlSource(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config)), NvmlSource.readable
+    source = NvmlSource(wanted, told, uses=_uses(config), slow_interval=slow, counting=counting_of(config))
+    return source, NvmlSource.readable
+
+
+def rewanted(config: Config, wanted: Iterable[Field], told: Told) -> Callable[[Source], None]:
+    """Prepare to have the source of the same kind ask what other settings name; what is returned is called for that."""
+    if config.source.kind == "simulated":
+        from otelgpu.sources.simulated import SimulatedSource
+
+        def of_simulated(source: Source) -> None:
+            if isinstance(source, SimulatedSource):
+                source.want(wanted, counting_of(config))
+
+        return of_simulated
+    from otelgpu.sources.nvml import NvmlSource
+
+    uses = _uses(config)
+
+    def of_nvml(source: Source) -> None:
+        if isinstance(source, NvmlSource):
+            slow = config.sampling.slow_interval
+            source.want(wanted, told, uses=uses, slow_interval=slow, counting=counting_of(config))
+
+    return of_nvml
+
+
+def check_simulated(config: Config) -> None:
+    """Raise ConfigError where something is asked of a simulated node that it does not have."""
+    if config.source.kind == "simulated" and _wants_processes(config):
+        key = "jobs.slurm" if config.processes.by == "off" else "processes.by"
+        raise ConfigError([f"{config.origin(key)}: {key}: a simulated node has no processes; leave it off there"])
+
+
+def _uses(config: Config) -> "UseMaker | None":
+    """Build what asks who uses the GPUs, where somebody wants to know."""
+    if not _wants_processes(config):
+        return None
+    from otelgpu.processes.owners import ProcessOwners, Telling
+    from otelgpu.processes.proc import ProcFolder
+    from otelgpu.sources.nvml.uses import Uses
+
+    processes, jobs = config.processes, config.jobs
+    telling = Telling(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
+    return partial(Uses, owners=ProcessOwners(ProcFolder(processes.proc_root), telling))
 
 
 def _wants_processes(config: Config) -> bool:

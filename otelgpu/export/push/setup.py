@@ -15,6 +15,7 @@ from otelgpu.config import Config
 from otelgpu.config.words import plain
 from otelgpu.errors import ConfigError
 from otelgpu.export.join import SemconvJoin
+from otelgpu.export.outlet import WayOut
 from otelgpu.export.push import tls
 from otelgpu.export.push.buffer import Buffer
 from otelgpu.export.push.encode import Encoder
@@ -114,13 +115,13 @@ def pushes(
     refresh: Callable[[float | None], Snapshot | None],
     is_fresh: Callable[[Snapshot], bool],
     owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
-    before: Iterable[Push] = (),
+    before: Iterable[WayOut] = (),
 ) -> list[Push]:
     """Build every way out that the settings name; see `make_sender` for what raises.
 
     Each goes on with the one of *before* that was for the same: a collector, or the console.
     """
-    known = {push.is_console: push for push in before}
+    known = {push.is_console: push for push in before if isinstance(push, Push)}
     senders: list[Sender] = []
     if config.otlp.endpoint:
         senders.append(make_sender(config))
