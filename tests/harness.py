@@ -22,6 +22,7 @@ from typing import NamedTuple
 from otelgpu.config import Config, Sampling, SourceChoice
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
+from otelgpu.reload import LastReload
 from otelgpu.service import Pipeline
 from tests.fakenvml import Counts, Fake, Scenario, library
 
@@ -85,9 +86,10 @@ class Node:
     fake: Fake
     config: Config
     environ: Mapping[str, str] = field(default_factory=dict)
+    reloads: LastReload | None = None
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.config, self.environ)
+        self.pipeline = Pipeline(self.config, self.environ, reloads=self.reloads)
         self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()
