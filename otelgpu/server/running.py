@@ -108,7 +108,9 @@ class Signals:
 class Manager(Protocol):
     """A service manager that wants to be told how things stand (systemd; see notify.py)."""
 
-    pulse: float | None  # seconds between two signs of life, if it wants any
+    @property
+    def pulse(self) -> float | None:
+        """Seconds between two signs of life, if it wants any."""
 
     def ready(self, status: str = "") -> None:
         """There is a page to be had."""
