@@ -7,6 +7,7 @@ Rule 3: what cannot change while running (NEEDS_RESTART) keeps its value, and is
 Rule 4: the end waits for no reload: what is being built then is never swapped in.
 """
 
+import gc
 import logging
 import threading
 import time
@@ -147,6 +148,7 @@ class Reload(Generic[R, S]):
             else:
                 self._last.succeeded(self._rereading.files)
                 logger.info("reloaded")
+            gc.collect()  # what was swapped out holds itself, and weighs some megabytes
             if self._told is not None:
                 self._told.ready("the settings are wrong; those before stay in force" if problems else "")
 
