@@ -271,6 +271,7 @@ def test_files_are_shown_with_what_tells_their_content(start: Start, tmp_path: P
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_applied(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody who has changed the port would else look for a fault in the network."""
     rig = start(PAIR)
     page = rig.reload(f"{FEW}labels: {{rack: b}}\nserver: {{listen: [':9999']}}\nsource: simulated:1xt4\n")
 
@@ -305,6 +306,7 @@ def test_a_gpu_that_hangs_keeps_no_reload_and_costs_no_thread(start: Start, fake
 
 
 def test_a_lost_gpu_is_not_forgotten_and_one_that_is_left_out_not_lost(start: Start) -> None:
+    """Neither may an alert end by a reload, nor begin by one."""
     rig = start(PAIR)
     rig.node.show(PAIR.with_gpu(1, lost=True))
     since = values(rig.node.page(), "otelgpu_gpu_lost_timestamp_seconds", by="UUID")

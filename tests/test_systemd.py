@@ -79,6 +79,7 @@ def listener() -> Iterator[tuple[str, Listener]]:
 
 @pytest.mark.usefixtures("cc")
 def test_systemd_is_told_of_start_life_reload_and_end(listener: tuple[str, Listener], tmp_path: Path) -> None:
+    """`systemctl start` and `reload` wait for these, and a watchdog ends what gives no sign of life."""
     address, manager = listener
     settings = tmp_path / "s.yaml"
     settings.write_text("labels: {rack: a}\n", encoding="utf-8")
@@ -106,6 +107,7 @@ def test_systemd_is_told_of_start_life_reload_and_end(listener: tuple[str, Liste
 
 
 def test_the_socket_may_be_a_path(tmp_path: Path) -> None:
+    """As it is but in containers."""
     manager = Listener(str(tmp_path / "notify"))
     Notify({"NOTIFY_SOCKET": str(tmp_path / "notify")}).ready("serving")
 
@@ -131,6 +133,7 @@ def test_signs_of_life_come_twice_in_the_time_that_systemd_waits(environ: dict[s
 
 @pytest.mark.usefixtures("cc")
 def test_nobody_who_listens_is_one_line_in_the_log(tmp_path: Path) -> None:
+    """The page is worth more than who is told of it."""
     with serving(PAIR, tmp_path, environ={"NOTIFY_SOCKET": str(tmp_path / "gone")}) as served:
         assert served.page()
         assert served.stop() == 0
@@ -213,6 +216,7 @@ WRONG = {
 @pytest.mark.usefixtures("cc")
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_passed_wrongly_is_refused(what: str, tmp_path: Path) -> None:
+    """Served nowhere, with a healthy process, would be found out by a missing alert."""
     environ, program, says = WRONG[what]
     words = ("serve",) if program == OTELGPU else ()
     done = command(PAIR, tmp_path, *words, "--web-systemd-socket", environ=environ, program=program)
@@ -277,6 +281,7 @@ def test_the_units_say_what_otelgpu_does() -> None:
 
 
 def test_systemd_knows_all_of_it_and_finds_little_left_open(tmp_path: Path) -> None:
+    """A misspelt line is only a warning in a journal, and leaves open what it was to close."""
     analyze = program("systemd-analyze")
     text = (UNITS / "otelgpu.service").read_text(encoding="utf-8")
     (tmp_path / "otelgpu.service").write_text(text.replace("/usr/bin/otelgpu", "/bin/true"), encoding="utf-8")
