@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -70,34 +70,35 @@ class LastReload:
         self.is_good, self.good_unix, self.files = True, time.time(), dict(files)
 
 
-class Running(Protocol):
-    """What is built of the settings: the pipeline."""
+if TYPE_CHECKING:  # a Protocol weighs ten kilobytes, and these are of use to the type checker alone
 
-    @property
-    def config(self) -> Config:
-        """The settings it was built of."""
+    class Running(Protocol):
+        """What is built of the settings: the pipeline."""
 
-    def take_over(self) -> None:
-        """Go on with the driver of the one before; block until there is a page, or nearly so."""
+        @property
+        def config(self) -> Config:
+            """The settings it was built of."""
 
-    def go_on(self) -> None:
-        """Push in the place of the one before, and end the rest of that one."""
+        def take_over(self) -> None:
+            """Go on with the driver of the one before; block until there is a page, or nearly so."""
 
-    def stop(self, timeout: float) -> bool:
-        """End everything."""
+        def go_on(self) -> None:
+            """Push in the place of the one before, and end the rest of that one."""
+
+        def stop(self, timeout: float) -> bool:
+            """End everything."""
+
+    class Told(Protocol):
+        """Whoever hears that a reload begins and ends: the service manager."""
+
+        def reloading(self) -> None:
+            """It begins."""
+
+        def ready(self, status: str = "") -> None:
+            """It is over, whatever became of it."""
 
 
-class Told(Protocol):
-    """Whoever hears that a reload begins and ends: the service manager."""
-
-    def reloading(self) -> None:
-        """It begins."""
-
-    def ready(self, status: str = "") -> None:
-        """It is over, whatever became of it."""
-
-
-R = TypeVar("R", bound=Running)
+R = TypeVar("R", bound="Running")
 S = TypeVar("S")
 
 
@@ -113,7 +114,7 @@ class Reload(Generic[R, S]):
         build: Callable[[Config, R], R],
         swap: Callable[[R, S], S],
         last: LastReload,
-        told: Told | None = None,
+        told: "Told | None" = None,
     ) -> None:
         self._running = running
         self._site = site

@@ -11,10 +11,14 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from otelgpu.errors import StartError
 from otelgpu.server.application import Site
-from otelgpu.server.running import STOP, Life, Manager, serve_until
+from otelgpu.server.running import STOP, Life, serve_until
+
+if TYPE_CHECKING:
+    from otelgpu.server.running import Manager
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ class Beside:
     """Serves *site* on bound *sockets* from `start` to `stop`."""
 
     def __init__(
-        self, site: Site, sockets: Sequence[socket.socket], life: Life, *, manager: Manager | None = None
+        self, site: Site, sockets: Sequence[socket.socket], life: Life, *, manager: "Manager | None" = None
     ) -> None:
         self._sockets = sockets
         self._owner = os.getpid()
