@@ -22,7 +22,8 @@ from typing import NamedTuple
 from otelgpu.config import Config, Sampling, SourceChoice, Suspended
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
-from otelgpu.service import Pipeline
+from otelgpu.pipeline import Pipeline
+from otelgpu.reload import LastReload
 from otelgpu.sources import Source
 from tests.fakenvml import Counts, Fake, Scenario, library
 
@@ -87,9 +88,10 @@ class Node:
     config: Config
     environ: Mapping[str, str] = field(default_factory=dict)
     tap: Callable[[Source], Source] = lambda source: source
+    reloads: LastReload | None = None
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap)
+        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap, reloads=self.reloads)
         self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()

@@ -1061,7 +1061,7 @@ def test_the_setting_can_come_from_a_file(tmp_path: Path, proc: FakeProc) -> Non
 def test_when_off_none_of_it_is_loaded() -> None:
     """A plain scrape target stays small."""
     code = (
-        "import sys; from otelgpu.config import Config, SourceChoice; from otelgpu.service import look;"
+        "import sys; from otelgpu.config import Config, SourceChoice; from otelgpu.glance import look;"
         "look(Config(source=SourceChoice('simulated', '1xh100')), {});"
         "print(sorted({'otelgpu.processes', 'otelgpu.ledger', 'otelgpu.export.uses'} & set(sys.modules)))"
     )

@@ -3,12 +3,13 @@
 Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
 """
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, may_hold_password, nearest, plain, shown
@@ -20,6 +21,14 @@ NAMELESS = "="  # stands for the name of an entry that was given without one
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
 )
+
+
+Files: TypeAlias = dict[str, str]  # by path: what tells its content from another (see `digest`); "" where it has none
+
+
+def digest(content: bytes) -> str:
+    """Return the first 16 digits that `sha256sum` shows of a file."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class Flag(NamedTuple):

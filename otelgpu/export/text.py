@@ -23,9 +23,10 @@ from opentelemetry.sdk.metrics.export import (
 
 from otelgpu.config.listed import LABEL, Counter
 from otelgpu.export.generations import Generations
-from otelgpu.export.join import PER_PROCESS, VALUE_LABELS, Copy, DcgmJoin, shape_named, written
+from otelgpu.export.join import Copy, DcgmJoin, shape_named, written
 from otelgpu.export.numberlabels import NumberLabels
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
+from otelgpu.export.special import PER_PROCESS, VALUE_LABELS
 from otelgpu.fields import Field, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, SeriesKey, Snapshot, Use

@@ -57,6 +57,12 @@ class IsolatedSource:
         self._start_at = self._pause = 0.0
         self._reason = ""
 
+    def want(self, order: Order, told: events.Told) -> None:
+        """Have another order carried out from the next sweep on; called between two sweeps."""
+        self._order, self._told = order, told
+        if self._process is not None:
+            self._process.want(order, told)
+
     def count(self) -> int:
         """Count the GPUs, in a new process where there is none; see the protocol."""
         answer = self._asked(self._running(), Ask("count"), Count)

@@ -70,6 +70,11 @@ class Process:
         self._stream = Stream(ours)
         self._socket = ours
         threading.Thread(target=self._listen, name="otelgpu-isolated", daemon=True).start()
+        self.want(order, told)
+
+    def want(self, order: Order, told: events.Told) -> None:
+        """Have an order carried out."""
+        self._told = told
         with suppress(OSError):  # then it has ended already, which whoever asks is told
             self._stream.send(Begin(order, logging.getLogger("otelgpu").getEffectiveLevel()))
 

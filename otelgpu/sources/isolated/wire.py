@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Begin(Struct, frozen=True, tag=True, array_like=True):
-    """The first message: what to read, and the least level of messages to pass on."""
+    """The first message, and another when that changes: what to read, and the least level of messages to pass on."""
 
     order: Order
     level: int
