@@ -19,7 +19,7 @@ COPY otelgpu otelgpu
 # Bytecode by hash, and not by time: a builder may change the times when it copies, and every start would compile anew.
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isolation --wheel-dir wheels . \
     && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-compile --no-deps --no-index wheels/*.whl \
-    && /opt/otelgpu/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/otelgpu/lib \
+    && /opt/otelgpu/bin/python -m compileall -q -f --invalidation-mode unchecked-hash /opt/otelgpu/lib \
     && mkdir /etc/dcgm-exporter \
     && /opt/otelgpu/bin/python -m otelgpu.config.shipping /etc/dcgm-exporter
 
