@@ -36,14 +36,17 @@ def main() -> None:
     inside = ["chroot", f"--userspec={told['user']}", root, "env", "-i", *told["env"]]
     with subprocess.Popen([*inside, *told["command"]], stdout=subprocess.PIPE, stderr=sys.stderr, text=True) as process:
         assert process.stdout is not None
-        announced = process.stdout.readline()
-        _wait_until_ready()
-        page = _get("/metrics")
-        health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
-        process.send_signal(signal.SIGTERM)
-        ended = process.wait(LIMIT)
+        try:
+            announced = process.stdout.readline()
+            _wait_until_ready()
+            page = _get("/metrics")
+            health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
+            process.send_signal(signal.SIGTERM)
+            ended = process.wait(LIMIT)
+        finally:
+            process.kill()
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     print(  # noqa: T201 - what was asked for
         json.dumps(
