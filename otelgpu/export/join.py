@@ -21,6 +21,7 @@ from otelgpu.export.ownernames import (
     USE_LABELS,
 )
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
+from otelgpu.export.special import PER_PROCESS
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
 from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
