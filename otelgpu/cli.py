@@ -184,7 +184,7 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "once": (_once, ("text", "json", "table"), "Ask once and print the readings, by default as the page."),
     "devices": (_devices, ("table", "json"), "Print the GPUs and MIG instances, and which of them answer."),
     "doctor": (_doctor, ("text", "json"), "Check everything that has to be right, and say what is not and what helps."),
-    "fields": (_fields, ("table", "json"), "Print the fields that can be asked for, and who answers them."),
+    "fields": (_fields, ("table", "json"), "Print the fields there are, and what each GPU answers."),
 }
 
 
