@@ -349,7 +349,7 @@ ODD: Mapping[str, tuple[Mapping[str, Any], dict[str, float | None]]] = {
     ),
     "unified memory": (
         {"answers": {"nvmlDeviceGetMemoryInfo_v2": (0, 0, 0, 0)}},
-        {"DEV_FB_USED_PERCENT": None},
+        dict.fromkeys(("DEV_FB_TOTAL", "DEV_FB_FREE", "DEV_FB_USED", "DEV_FB_RESERVED", "DEV_FB_USED_PERCENT")),
     ),
     "one link without the counter": ({"fields": {(201, 17): None}}, {"DEV_NVLINK_COUNT_TX_PACKETS": 3_417_136}),
     "no link with the counter": (
