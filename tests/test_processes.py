@@ -20,7 +20,7 @@ from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
 from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
-from tests.fakenvml import Fake, Process, Scenario, models
+from tests.fakenvml import Code, Fake, Process, Scenario, Typed, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
 from tests.harness import Node, config, lines_of, refused, series, serving, values
 from tests.push.collectors import Collector, collector
@@ -707,12 +707,22 @@ def test_totals_begin_again_when_the_counter_does(start: Start, proc: FakeProc) 
     assert after == {pod_label(1): 0.2, REST: 0.2, PAST: 0}
 
 
+def test_energy_that_is_told_as_a_double_is_shared_too(start: Start, proc: FakeProc) -> None:
+    """A field value says of which type it is, and a driver may choose another one."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(scenario.with_gpu(0, fields={83: Typed("f64", 1000)}))
+    started.show(scenario.with_gpu(0, fields={83: Typed("f64", 3000)}))
+
+    assert owners(started.page(), ENERGY) == {pod_label(1): 1, REST: 1, PAST: 1}
+
+
 def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start, proc: FakeProc) -> None:
     """A failed question loses nothing of the total, and shows nothing meanwhile."""
     proc.run(11, pod_path(1))
     scenario = using({11: 1}, sample(11, 50))
     started = start(counter(1000, scenario))
-    started.show(scenario.with_gpu(0, errors={"nvmlDeviceGetTotalEnergyConsumption": UNKNOWN}, fields={83: None}))
+    started.show(scenario.with_gpu(0, fields={83: Code(UNKNOWN)}))
     between = owners(started.page(), ENERGY)
     started.show(counter(3000, scenario))
 
