@@ -18,7 +18,7 @@ from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
 from otelgpu.attribution.podresources_pb2 import Pod
 from otelgpu.attribution.pods import Pods
-from otelgpu.config import Flag, Kubernetes, Otlp, Processes, load
+from otelgpu.config import Flag, Kubernetes, Limits, Otlp, Processes, load
 from otelgpu.config.keys import SETTINGS
 from otelgpu.errors import ConfigError
 from otelgpu.export.podlabels import shown_pod_labels
@@ -108,6 +108,7 @@ def watched(
         up: bool = True,
         kubelet_up: bool = True,
         processes: Processes = Processes(),  # noqa: B008 - it is frozen
+        limits: Limits = Limits(),  # noqa: B008 - as above
         **settings: object,
     ) -> Watched:
         kubelet.pods = list(pods)
@@ -118,7 +119,8 @@ def watched(
         changes = {"enabled": True, "socket": str(kubelet.path), "refresh": FOR_EVER, "expire": FOR_EVER}
         changes |= {"node": "node-1", "service_account": str(api.folder)} | settings
         kubernetes = Kubernetes(**changes)  # type: ignore[arg-type]
-        started = node(scenario, kubernetes=kubernetes, processes=processes, environ=api.environ)
+        settings = {"kubernetes": kubernetes, "processes": processes, "limits": limits}
+        started = node(scenario, environ=api.environ, **settings)
         assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
@@ -814,6 +816,24 @@ def test_a_pod_made_anew_while_nothing_is_heard_has_no_uid_of_the_old_one(
     assert still == {"a-0": "first", "b": "uid-of-b"}
     assert doubted == {"a-0": "-", "b": "uid-of-b"}
     assert teams == [None, "blue"]
+
+
+def test_a_pod_made_anew_just_before_a_watch_breaks_has_no_uid_of_the_old_one(watched: Starter, api: ApiServer) -> None:
+    """A connection is lost before that is noticed: what the kubelet tells meanwhile, no watch has told."""
+    api.put(pod_object("a-0", uid="first"), pod_object("b"))
+    started = watched(pod("a-0", GPU_0), pod("b", GPU_1), **UIDS)
+    api.is_watched()
+    started.says(pod("b", GPU_1))
+    started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    api.forbidden = {"list", "watch"}
+    api.end_watches(breaks=True)
+    until(lambda: started.meta().is_up is False, "the end of the watch")
+    doubted = started.uids()
+    api.silently(pod_object("a-0", uid="second"))
+    api.forbidden = set()
+    until(lambda: started.uids() == {"a-0": "second", "b": "uid-of-b"}, "the second")
+
+    assert doubted == {"a-0": "-", "b": "uid-of-b"}
 
 
 # ---- the program
