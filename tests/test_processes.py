@@ -18,9 +18,10 @@ from otelgpu.config import Config, Jobs, Limits, Otlp, Processes
 from otelgpu.doctor import examine
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
+from otelgpu.sampler import Sampler
 from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
-from tests.fakenvml import Fake, Process, Scenario, models
+from tests.fakenvml import Code, Fake, Process, Scenario, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
 from tests.harness import Node, config, lines_of, refused, series, serving, values
 from tests.push.collectors import Collector, collector
@@ -712,7 +713,8 @@ def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start,
     proc.run(11, pod_path(1))
     scenario = using({11: 1}, sample(11, 50))
     started = start(counter(1000, scenario))
-    started.show(scenario.with_gpu(0, errors={"nvmlDeviceGetTotalEnergyConsumption": UNKNOWN}, fields={83: None}))
+    errors = {"nvmlDeviceGetTotalEnergyConsumption": UNKNOWN}
+    started.show(scenario.with_gpu(0, errors=errors, fields={83: Code(UNKNOWN)}))
     between = owners(started.page(), ENERGY)
     started.show(counter(3000, scenario))
 
@@ -947,6 +949,33 @@ def test_a_collector_is_told_too(start: Start, proc: FakeProc) -> None:
         "process.user.id": "1000",
     }
     assert spent == [0, 0.4]
+
+
+def test_after_the_clock_was_set_back_no_total_begins_later_than_it_ends(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes them would refuse such points until the clock has caught up; the numbers themselves go on."""
+    now = time.time()
+    times = [now]
+    defaults = Sampler.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    scenario = everybody(proc)
+    with collector() as sink:
+        started = start(scenario, otlp=Otlp(endpoint=sink.url))
+        pushed(started, sink, counter(1_002_000, scenario))
+        (push,) = started.pipeline.pushes
+        assert isinstance(push, Push)
+        for energy, late in ((1_005_000, 1800), (1_006_000, 1700)):
+            times.append(now - late)
+            started.show(counter(energy, scenario))
+            started.sweep()
+            push.reader.push()
+        sink.expect(4)
+    spent = [point for point in sink.points("otelgpu.owner.energy") if "hw.gpu.nvidia.job.id" in point.attributes]
+
+    assert [point.value for point in spent] == pytest.approx([0, 0.4, 1.0, 1.2])
+    assert [(point.start - int(now * 1e9)) // 10**9 for point in spent] == [0, 0, -1800, -1800]
 
 
 def test_as_deltas_the_energy_is_what_came_on_top(start: Start, proc: FakeProc) -> None:
