@@ -1008,6 +1008,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     many = 50
     started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
     sizes: list[int] = []
+    blocks: list[int] = []  # of Python's memory, texts and numbers too
     resident: list[float] = []  # MB
     first = 1
     for turn in range(sweeps):
@@ -1022,6 +1023,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
         if turn % 10 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
+            blocks.append(sys.getallocatedblocks())
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     energy = owners(page, ENERGY)
 
@@ -1029,6 +1031,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
+    assert blocks[-1] < blocks[1] + 2000 + sweeps
     assert resident[-1] - resident[len(resident) // 4] < 5, resident[:: len(resident) // 10 or 1]
 
 

@@ -206,7 +206,8 @@ class Attribution:
                 found[device.uuid].update(Owner(OwnerKind.JOB, job=name) for name in names)
         for used in snapshot.used:
             found[used.device.uuid].update(used.jobs)
-        self._say_if_foreign(unmatched, is_foreign=bool(judged and found) and len(unmatched) == len(judged))
+        if judged and found:  # else it is not known whether they are the same
+            self._say_if_foreign(unmatched, is_foreign=len(unmatched) == len(judged))
         by_device = {uuid: tuple(sorted(owners)) for uuid, owners in found.items() if owners}
         owners = self._numbered(by_device, self._named_pods(tables.metas), pods_known=tables.pods_known)
         return _Made(snapshot.identity, tables, owners, len(unmatched))
