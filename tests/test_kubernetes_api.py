@@ -1,5 +1,6 @@
 """What the API server adds to a pod: its UID and labels, from a watch over real HTTPS to the page."""
 
+import itertools
 import logging
 import re
 import shutil
@@ -240,6 +241,32 @@ def test_no_label_of_a_pod_breaks_the_page_or_passes_for_ours(watched: Starter, 
     for line in page.splitlines():
         names = re.findall(r'([A-Za-z0-9_]+)="(?:[^"\\]|\\.)*"', line)
         assert len(names) == len(set(names)), line
+
+
+def test_a_pod_with_thousands_of_labels_floods_no_page(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may make a pod could blind the whole node: each label stands on every series, and names may collide."""
+    caplog.set_level(logging.INFO, "otelgpu.attribution")
+    thing = pod_object("a")
+    keys = ["a" + "".join(marks) + "z" for marks in itertools.product("-._", repeat=7)]
+    thing["metadata"]["labels"] = dict.fromkeys(keys, "x" * 63)
+    api.put(thing, pod_object("b", team="blue"))
+    started = watched(pod("a", GPU_0), pod("b", GPU_1), **LABELS)
+    page = started.node.page()
+    crowded, other = started.labels()
+    api.put(pod_object("a", team="red"))
+    until(lambda: [labels.get("team") for labels in started.labels()] == ["red", "blue"], "fewer labels")
+
+    assert len(page) < 3_000_000
+    assert sum(name.endswith("a_______z") for name in crowded) == 64
+    assert other["team"] == "blue"
+    assert values(page, "otelgpu_attribution_labels_left_out", "source") == {"": 3**7 - 64}
+    assert values(started.node.page(), "otelgpu_attribution_labels_left_out", "source") == {"": 0}
+    assert [record.getMessage() for record in caplog.records] == [
+        "not every label is shown: a pod has more than 64",
+        "every label of a pod is shown again",
+    ]
 
 
 def test_every_label_of_a_page_is_kept_from_pods() -> None:
