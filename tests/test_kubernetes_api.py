@@ -834,7 +834,9 @@ def test_a_pod_made_anew_while_nothing_is_heard_has_no_uid_of_the_old_one(
     until(lambda: started.meta().is_up is False, "the end of the watch")
     still = started.uids()
     started.says(pod("b", GPU_1))
+    until(lambda: started.owners() == [("1", "", "b")], "the end of the first")
     started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    until(lambda: len(started.owners()) == 2, "the pod of its name")
     doubted, teams = started.uids(), [labels.get("team") for labels in started.labels()]
     api.silently(pod_object("a-0", uid="second", team="green"))
     api.forbidden = set()
@@ -851,7 +853,9 @@ def test_a_pod_made_anew_just_before_a_watch_breaks_has_no_uid_of_the_old_one(wa
     started = watched(pod("a-0", GPU_0), pod("b", GPU_1), **UIDS)
     api.is_watched()
     started.says(pod("b", GPU_1))
+    until(lambda: started.owners() == [("1", "", "b")], "the end of the first")
     started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    until(lambda: len(started.owners()) == 2, "the pod of its name")
     api.forbidden = {"list", "watch"}
     api.end_watches(breaks=True)
     until(lambda: started.meta().is_up is False, "the end of the watch")
