@@ -18,6 +18,7 @@ from otelgpu.config import Config, Jobs, Limits, Otlp, Processes
 from otelgpu.doctor import examine
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
+from otelgpu.sampler import Sampler
 from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
 from tests.fakenvml import Code, Fake, Process, Scenario, Typed, models
@@ -959,6 +960,33 @@ def test_a_collector_is_told_too(start: Start, proc: FakeProc) -> None:
     assert spent == [0, 0.4]
 
 
+def test_after_the_clock_was_set_back_no_total_begins_later_than_it_ends(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes them would refuse such points until the clock has caught up; the numbers themselves go on."""
+    now = time.time()
+    times = [now]
+    defaults = Sampler.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    scenario = everybody(proc)
+    with collector() as sink:
+        started = start(scenario, otlp=Otlp(endpoint=sink.url))
+        pushed(started, sink, counter(1_002_000, scenario))
+        (push,) = started.pipeline.pushes
+        assert isinstance(push, Push)
+        for energy, late in ((1_005_000, 1800), (1_006_000, 1700)):
+            times.append(now - late)
+            started.show(counter(energy, scenario))
+            started.sweep()
+            push.reader.push()
+        sink.expect(4)
+    spent = [point for point in sink.points("otelgpu.owner.energy") if "hw.gpu.nvidia.job.id" in point.attributes]
+
+    assert [point.value for point in spent] == pytest.approx([0, 0.4, 1.0, 1.2])
+    assert [(point.start - int(now * 1e9)) // 10**9 for point in spent] == [0, 0, -1800, -1800]
+
+
 def test_as_deltas_the_energy_is_what_came_on_top(start: Start, proc: FakeProc) -> None:
     """As for every other total that is pushed as deltas; the first number is the baseline."""
     scenario = everybody(proc)
@@ -989,6 +1017,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     many = 50
     started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
     sizes: list[int] = []
+    blocks: list[int] = []  # of Python's memory, texts and numbers too
     resident: list[float] = []  # MB
     first = 1
     for turn in range(sweeps):
@@ -1003,6 +1032,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
         if turn % 10 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
+            blocks.append(sys.getallocatedblocks())
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     energy = owners(page, ENERGY)
 
@@ -1010,6 +1040,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
+    assert blocks[-1] < blocks[1] + 2000 + sweeps
     assert resident[-1] - resident[len(resident) // 4] < 5, resident[:: len(resident) // 10 or 1]
 
 
