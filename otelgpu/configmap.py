@@ -146,6 +146,13 @@ def with_fields(config: Config, text: str) -> Config:
 
     Raise ConfigError with every wrong row (unless they are `lenient`), or where there is no row.
     """
+    config, remarks = _with_fields(config, text)
+    for remark in remarks:
+        logger.log(remark.level, "%s", remark.text)
+    return config
+
+
+def _with_fields(config: Config, text: str) -> tuple[Config, list[Remark]]:
     name = f"ConfigMap {config.kubernetes.configmap}"
     parsed = parse(text.encode("utf-8", "replace"), name)
     remarks = list(parsed.remarks)
@@ -155,9 +162,7 @@ def with_fields(config: Config, text: str) -> Config:
     counters = merged(parsed.rows, remarks)
     if not counters:
         raise ConfigError([f"{name}: its key {KEY} names no field"])
-    for remark in remarks:
-        logger.log(remark.level, "%s", remark.text)
-    return replace(config, fields=("none",), counters=counters, skipped_rows=len(parsed.bad))
+    return replace(config, fields=("none",), counters=counters, skipped_rows=len(parsed.bad)), remarks
 
 
 class ConfigMapFields:
@@ -194,7 +199,7 @@ def followed(config: Config, environ: Mapping[str, str]) -> Iterator[ConfigMapFi
 
     def judged(text: str) -> None:
         try:
-            with_fields(config, text)
+            _with_fields(config, text)
         except ConfigError as error:
             for problem in error.problems:
                 logger.error("%s; the fields stay as they are", problem)  # noqa: TRY400 - its sentence says it all
@@ -208,7 +213,6 @@ def followed(config: Config, environ: Mapping[str, str]) -> Iterator[ConfigMapFi
             shown = ",".join(config.fields)
             logger.warning("ConfigMap %s: %s; until it is there, these fields are shown: %s", name, why, shown)
         fields = ConfigMapFields(text)
-        fields.applied(config)
         yield fields
     finally:
         configmap.stop(STOP)

@@ -191,9 +191,9 @@ def test_nothing_that_counts_goes_back_or_is_counted_twice(start: Start, tmp_pat
         before = count
 
     assert came > 0
-    assert energy == 4
+    assert energy == 9  # the GPU's own counter
     assert of(rig.node.page(), CLOCKS, clock_event="power_cap") == [1]
-    assert sum(of(rig.node.page(), OWNED)) == 4
+    assert sum(of(rig.node.page(), OWNED)) == 9
     assert sweeps > 8
 
 

@@ -19,6 +19,7 @@ from otelgpu.rounds import NO_ANSWER
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.choice import make_source
 from otelgpu.sources.isolated import IsolatedSource
+from otelgpu.sources.isolated.process import PROGRAM
 from otelgpu.sources.nvml.order import Order
 from tests.fakenvml import Counts, Fake, Typed, library, models
 from tests.fakenvml.everything import everything
@@ -58,14 +59,22 @@ def counts(tmp_path: Path) -> Counts:
 
 
 def children() -> set[int]:
-    """The children of this process that are not dead."""
+    """The children of this process that ask a driver, and are not dead; other tests leave a process that forks."""
     return children_of(os.getpid())
 
 
 def children_of(pid: int) -> set[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     found = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return {child for child in found if is_alive(child)}
+    return {child for child in found if is_alive(child) and PROGRAM.encode() in command_of(child)}
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def is_alive(pid: int) -> bool:
