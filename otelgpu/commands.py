@@ -33,16 +33,17 @@ def serve(config: Config, _: str) -> int:
     from otelgpu.service import serve as run
 
     read = click.get_current_context().obj
+    again = partial(read, again=True)
     with _with_configmap(config) as fields:
-        again = Rereading(
-            read=read if fields is None else lambda: fields.applied(read()),
+        rereading = Rereading(
+            read=again if fields is None else lambda: fields.applied(again()),
             files=read.keywords["files"],
             settled=partial(_log, otherwise="info"),
             causes=[] if fields is None else [fields.tell],
         )
-        again.settled(config)
+        rereading.settled(config)
         settled = config if fields is None else fields.applied(config)
-        return run(settled, announce=_announce, rereading=again)
+        return run(settled, announce=_announce, rereading=rereading)
 
 
 def _announce(address: str) -> None:

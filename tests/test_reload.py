@@ -51,6 +51,7 @@ class Rig:
     files: Files = field(default_factory=dict)
     last: LastReload = field(default_factory=LastReload)
     hooks: list[Hook] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)  # of the next reloads
 
     def __post_init__(self) -> None:
         self.path.write_text(self.text, encoding="utf-8")
@@ -71,6 +72,8 @@ class Rig:
         )
 
     def _read(self) -> Config:
+        if self.faults:
+            raise self.faults.pop()
         return load(environ={}, config_path=str(self.path), files=self.files)
 
     def reload(self, text: str | None = None) -> str:
@@ -342,20 +345,56 @@ def living(kind: type) -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
-def test_one_that_fails_in_the_middle_leaves_the_old_one_in_force(start: Start) -> None:
-    """Also what is read beside the settings, such as the web configuration, and what nobody has foreseen."""
+def test_one_that_fails_in_the_middle_leaves_the_old_one_in_force(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nobody has foreseen how."""
     rig = start(PAIR)
-    faults: list[Exception] = [StartError("web.yml:3: no"), ConfigError(["a", "b"]), ZeroDivisionError("oops")]
+    before = series(rig.node.page())
+    for fault in (StartError("a: no"), ConfigError(["b: no", "c: no"]), ZeroDivisionError("oops")):
+        rig.faults.append(fault)
+        page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
+        assert series(page) == before
+        assert values(page, "otelgpu_config_last_reload_successful") == {"": 0}
+    page = rig.reload()
+
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 1}
+    assert [m for m in caplog.messages if m.endswith((": no", "oops')"))] == [
+        *("a: no", "b: no", "c: no"),
+        "internal error: ZeroDivisionError('oops')",
+    ]
+
+
+def test_what_is_read_beside_the_settings_and_is_wrong_keeps_them_from_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong web configuration has a metric of its own; the settings are in force, and are not called wrong."""
+    rig = start(PAIR)
 
     def act() -> None:
-        if faults:
-            raise faults.pop(0)
+        raise StartError("web.yml:3: no")
 
+    caplog.set_level("INFO", "otelgpu.reload")
     rig.hooks.append(Hook(lambda: ("web.yml",), act))
-    for _ in range(3):
-        assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 0}
+    page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
 
-    assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 1}
+    assert {line.labels.get("rack") for line in lines_of(page) if line.name == POWER} == {"a"}
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 1}
+    assert values(page, "otelgpu_config_info", by="hash") == {rig.files[str(rig.path)]: 1}
+    assert [record.getMessage() for record in caplog.records if record.name == "otelgpu.reload"] == [
+        "web.yml:3: no",
+        "reloaded",
+    ]
+
+
+def test_one_that_the_end_overtakes_is_not_told_of(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """It has changed nothing."""
+    rig = start(PAIR)
+    caplog.set_level("INFO", "otelgpu.reload")
+    rig.hooks.append(Hook(tuple, rig.stop))
+    rig.reloading.reload()
+
+    assert "reloaded" not in caplog.messages
 
 
 @pytest.fixture
