@@ -34,6 +34,7 @@ def serve(config: Config, _: str) -> int:
 
     read = click.get_current_context().obj
     again = partial(read, again=True)
+    _set_up_log(config, otherwise="info")
     with _with_configmap(config) as fields:
         rereading = Rereading(
             read=again if fields is None else lambda: fields.applied(again()),
@@ -41,8 +42,8 @@ def serve(config: Config, _: str) -> int:
             settled=partial(_log, otherwise="info"),
             causes=[] if fields is None else [fields.tell],
         )
-        rereading.settled(config)
         settled = config if fields is None else fields.applied(config)
+        rereading.settled(settled)
         return run(settled, announce=_announce, rereading=rereading)
 
 
@@ -56,9 +57,11 @@ def once(config: Config, form: str) -> int:
     """Print one look at the GPUs."""
     from otelgpu.glance import look
 
-    _log(config)
+    _set_up_log(config)
     with _with_configmap(config) as fields:
-        seen = look(config if fields is None else fields.applied(config))
+        settled = config if fields is None else fields.applied(config)
+        _log(settled)
+        seen = look(settled)
     if form == "text":
         write(seen.page)
     else:
@@ -146,13 +149,18 @@ def record(config: Config, _: str, *, file: str, sweeps: int) -> int:
 
 
 def _log(config: Config, *, level: str = "", otherwise: str = "warning") -> None:
+    """Set up the log, and put there what is to be remarked of the settings."""
+    _set_up_log(config, level=level, otherwise=otherwise)
+    for remark in config.remarks:
+        logger.log(remark.level, "%s", remark.text)
+
+
+def _set_up_log(config: Config, *, level: str = "", otherwise: str = "warning") -> None:
     """Set up the log. A command that prints something else logs only what is wrong, unless it is told otherwise."""
     from otelgpu.log import set_up
 
     asked_for = config.log.level if "log.level" in config.origins else otherwise
     set_up(level=level or asked_for, form=config.log.format)
-    for remark in config.remarks:
-        logger.log(remark.level, "%s", remark.text)
 
 
 def _source_status(*, up: bool, reason: str) -> int:

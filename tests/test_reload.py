@@ -5,6 +5,7 @@ Rule 2: the reload is the service's own, but that the test calls it; signals and
 """
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +20,11 @@ from otelgpu.config.given import Files
 from otelgpu.errors import ConfigError, StartError
 from otelgpu.export.page import Format
 from otelgpu.pipeline import Pipeline
-from otelgpu.reload import Hook, LastReload, Reload, Rereading
+from otelgpu.reload import NEEDS_RESTART, Hook, LastReload, Reload, Rereading
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import FakeProc, pod_path
 from tests.faults.rig import check_truth, distinct, up
-from tests.harness import Node, lines_of, series, until, values
+from tests.harness import ROOT, Node, lines_of, series, until, values
 from tests.push.collectors import Answer, Collector, Point, collector
 from tests.test_processes import UTILIZATION, sample
 
@@ -285,6 +286,14 @@ def test_what_needs_a_restart_is_named_and_the_rest_applied(start: Start, caplog
         f"{rig.path}:6: source needs a restart; the rest is applied",
         f"{rig.path}:5: server.listen needs a restart; the rest is applied",
     ]
+
+
+def test_what_needs_a_restart_stands_in_the_readme() -> None:
+    """Somebody who plans a change reads it there."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = readme.partition("What needs a restart is named in the log")[2].partition("; so do variables")[0]
+
+    assert re.findall(r"`([a-z_.]+)`", listed) == list(NEEDS_RESTART)
 
 
 def test_a_gpu_that_hangs_keeps_no_reload_and_costs_no_thread(start: Start, fake: Fake) -> None:
