@@ -585,6 +585,22 @@ def test_a_message_that_cannot_be_formatted_is_left_to_the_handler(spared: Spare
     assert kept.lines == ["good"]
 
 
+def test_what_is_logged_while_the_log_is_set_up_has_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reload sets it up under a running exporter; whoever reads JSON wants nothing else."""
+
+    class Talking(logging.NullHandler):
+        def close(self) -> None:
+            super().close()
+            logging.getLogger("otelgpu.x").warning("in between")
+
+    before = Talking()
+    before.setFormatter(TextFormatter())
+    logging.getLogger().addHandler(before)
+    set_up(level="info", form="json")
+
+    assert json.loads(capsys.readouterr().err)["message"] == "in between"
+
+
 def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A reload may change the format; each message still comes once, others only from warning on."""
     set_up(level="debug", form="text")
