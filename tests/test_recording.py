@@ -296,6 +296,25 @@ def test_a_driver_that_never_answered_is_told() -> None:
     assert told(None) == "the driver did not answer in time"
 
 
+def test_what_names_this_machine_or_a_file_of_it_is_not_told(recorded: Path, tmp_path: Path) -> None:
+    """A folder or a recording is called after a customer as easily as after a driver."""
+    (root := tmp_path / "secret-customer").mkdir()
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    record(asking(*FEW, driver_root=str(root)), str(one), sweeps=1, environ={})
+    renamed = recorded.rename(tmp_path / "secret-machine.jsonl")
+    record(asking(*FEW, source=replaying(renamed)), str(two), sweeps=1, environ={})
+
+    assert "(/driver-root has it in none of " in sweeps_of(one)[0]["down"]
+    assert sweeps_of(two)[0]["facts"]["driver_version"]
+    assert [path.read_text().count("secret") for path in (one, two)] == [0, 0]
+
+
+def test_a_file_without_a_name_is_one_line() -> None:
+    """An empty variable in a script gives it."""
+    with pytest.raises(StartError, match=r'^"": not a file name$'):
+        record(asking(*FEW), "", sweeps=1, environ={})
+
+
 # ---- bad files
 
 HEAD = '{"otelgpu_recording": 1, "version": "0.1.0", "fields": ["DCGM_FI_DEV_GPU_TEMP"]}'
