@@ -33,16 +33,17 @@ def serve(config: Config, _: str) -> int:
     from otelgpu.service import serve as run
 
     read = click.get_current_context().obj
+    settled = partial(_log, otherwise="info")
+    settled(config)
     with _with_configmap(config) as fields:
         again = Rereading(
             read=read if fields is None else lambda: fields.applied(read()),
             files=read.keywords["files"],
-            settled=partial(_log, otherwise="info"),
+            settled=settled,
             causes=[] if fields is None else [fields.tell],
         )
-        again.settled(config)
-        settled = config if fields is None else fields.applied(config)
-        return run(settled, announce=_announce, rereading=again)
+        complete = config if fields is None else fields.applied(config)
+        return run(complete, announce=_announce, rereading=again)
 
 
 def _announce(address: str) -> None:

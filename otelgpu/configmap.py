@@ -5,7 +5,7 @@ Rule 1: at start it is waited for a moment. Where it cannot be had, the fields o
 Rule 2: a wrong row is at start what it is in a file: an error, with `lenient` a warning. Later what was good stays.
 Rule 3: dcgm-exporter's role allows to `get` this one object, no more. So it is asked for by its name, and then followed
         by a watch where that is allowed; where not it is asked for again each minute.
-Rule 4: each text that is new and good causes a reload, in the thread that asks.
+Rule 4: each text that is new causes a reload, in the thread that asks. Whether it is good the reload finds, and says.
 """
 
 import logging
@@ -161,54 +161,64 @@ def with_fields(config: Config, text: str) -> Config:
 
 
 class ConfigMapFields:
-    """The fields that a ConfigMap names; *text* is what it held at start, None where it could not be had."""
+    """The fields that a ConfigMap names; without a text the settings stay as they are."""
 
-    def __init__(self, text: str | None) -> None:
-        self._text = text
-        self._changed: Callable[[], None] = lambda: None
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._changed: Callable[[], None] | None = None
+        self._is_late = False  # it has changed, and there was nobody to be told
+        self._lock = threading.Lock()
+
+    def begin(self, text: str) -> None:
+        """Begin with the text of the start, unless another one has come by now."""
+        with self._lock:
+            self._text = text if self._text is None else self._text
 
     def tell(self, changed: Callable[[], None]) -> None:
-        """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap."""
-        self._changed = changed
+        """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap.
+
+        What has changed since the start, while nobody was told, is told at once, in a thread of its own.
+        """
+        with self._lock:
+            self._changed = changed
+            is_late = self._is_late
+        if is_late:
+            threading.Thread(target=changed, name="otelgpu-configmap-late", daemon=True).start()
 
     def applied(self, config: Config) -> Config:
         """Return the settings with these fields. Raise ConfigError."""
         return config if self._text is None else with_fields(config, self._text)
 
     def take(self, text: str) -> None:
-        """Go over to another text, which is good."""
-        self._text = text
-        self._changed()
+        """Go over to another text, as it is."""
+        with self._lock:
+            self._text = text
+            changed = self._changed
+            self._is_late = changed is None
+        if changed is not None:
+            changed()
 
 
 @contextmanager
 def followed(config: Config, environ: Mapping[str, str]) -> Iterator[ConfigMapFields | None]:
     """Give the fields of the ConfigMap that the settings name, and follow it; None where they name none.
 
-    Raise ConfigError at start.
+    What they are at start `applied` judges.
     """
     name = config.kubernetes.configmap
     if name is None:
         yield None
         return
 
-    def judged(text: str) -> None:
-        try:
-            with_fields(config, text)
-        except ConfigError as error:
-            for problem in error.problems:
-                logger.error("%s; the fields stay as they are", problem)  # noqa: TRY400 - its sentence says it all
-        else:
-            fields.take(text)
-
-    configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account), changed=judged)
+    fields = ConfigMapFields()
+    configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account), changed=fields.take)
     try:
         text, why = configmap.first(PATIENCE)
         if text is None:
             shown = ",".join(config.fields)
             logger.warning("ConfigMap %s: %s; until it is there, these fields are shown: %s", name, why, shown)
-        fields = ConfigMapFields(text)
-        fields.applied(config)
+        else:
+            fields.begin(text)
         yield fields
     finally:
         configmap.stop(STOP)
