@@ -9,6 +9,7 @@ Rule 3: what takes more than one setting to judge is judged here, once all the v
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -86,7 +87,10 @@ def load(
         remarks=tuple(remarks),
     )
     problems += _contradictions(config, chosen)
-    config = with_counters(config, chosen.get("fields", ()), problems, files)
+    named = [layer["fields"] for layer in layers if "fields" in layer][
+        -1:
+    ]  # good or not: all mistakes are told at once
+    config = with_counters(config, chain.from_iterable(named), problems, files)
     config = _with_web(config, chosen.get("server.web_config", ()), problems)
     problems += from_sdk(environ)
     problems += more
