@@ -4,8 +4,11 @@ Rule 1: compared is the page, with UUIDs and serial numbers numbered in the orde
 """
 
 import json
+import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakenvml.rarer import RARER
 from tests.fakeproc import FakeProc, container_id
 from tests.faults.rig import distinct, up
-from tests.harness import Node, config, lines_of, until, values
+from tests.harness import OTELGPU, ROOT, Node, config, lines_of, until, values
 from tests.test_page import OWN
 
 Start = Callable[..., Node]
@@ -289,6 +292,21 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
             record(asking(*FEW, source=SourceChoice("simulated", "t4")), str(path), sweeps=1, environ={})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_whoever_reads_no_more_of_the_progress_gets_the_whole_recording(tmp_path: Path) -> None:
+    """`otelgpu record FILE | head -1`: the file is what was asked for."""
+    path = tmp_path / "piped.jsonl"
+    gone, pipe = os.pipe()
+    os.close(gone)
+    words = [*OTELGPU, "record", str(path), *SIMULATED, "--fields", FEW[0], "--sweeps", "3", "--log-level", "error"]
+    with os.fdopen(pipe, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, *words], stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(sweeps_of(path)) == 3
 
 
 def test_a_driver_that_never_answered_is_told() -> None:
