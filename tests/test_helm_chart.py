@@ -136,6 +136,16 @@ def test_the_chart_has_the_version_of_the_program() -> None:
             {"service": {"address": "127.0.0.1:9400"}},
             "neither the kubelet's probes nor Prometheus reach 127.0.0.1:9400",
         ),
+        (
+            {"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True}},
+            "serviceMonitor.scheme: http or https",
+        ),
+        ({"kubernetes": {"enabled": False, "enablePodUID": True}}, "kubernetes.enabled: without it there are no pods"),
+        ({"kubernetes": {"enabled": False}, "kubernetesDRA": {"enabled": True}}, "kubernetes.enabled: without it"),
+        (
+            {"serviceAccount": {"create": False}, "kubernetesDRA": {"enabled": True}},
+            "serviceAccount.name: without an account",
+        ),
         ({"rollingUpdate": {"maxSurge": 1}}, "exactly one of them to be 0"),
         ({"rollingUpdate": {"maxUnavailable": "0%"}}, "exactly one of them to be 0"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "'app.kubernetes.io/name' should not be valid"),
@@ -158,6 +168,14 @@ def test_wrong_values_are_refused(values: Json, said: str, tmp_path: Path) -> No
         assert done.returncode != 0
 
 
+def test_no_right_is_granted_that_is_not_used() -> None:
+    """Who uses a GPU is told by its processes without the kubelet too, and then the API server is not asked."""
+    objects = helm.render({"kubernetes": {"enabled": False}, "processes": {"by": "pod"}})[0]
+
+    assert daemonset(objects)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {one["kind"] for one in objects}
+
+
 def test_names_may_look_like_numbers_and_labels_may_stand_twice() -> None:
     """YAML takes 2024 for a number, which Kubernetes refuses; a label for all objects may be given for one again."""
     label = {"release": "1"}
@@ -176,7 +194,7 @@ def test_names_may_look_like_numbers_and_labels_may_stand_twice() -> None:
         "networkPolicy": {"enabled": True},
         "commonLabels": label,
         "podLabels": label,
-        "serviceMonitor": {"enabled": True, "additionalLabels": {"release": "2"}},
+        "serviceMonitor": {"enabled": True, "scheme": "https", "additionalLabels": {"release": "2"}},
         "prometheusRule": {"enabled": True, "additionalLabels": label},
         "dashboards": {"enabled": True, "labels": label},
     }
@@ -230,7 +248,9 @@ def test_every_value_is_in_the_schema_and_in_the_documentation() -> None:
 def test_the_notes_say_what_to_do() -> None:
     """They are all that somebody sees after an installation."""
     plain = helm.render({})[1]
-    guarded = helm.render({"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True}})[1]
+    guarded = helm.render(
+        {"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True, "scheme": "https"}}
+    )[1]
 
     assert "http://localhost:9400/metrics" in plain
     assert "Nothing scrapes it yet" in plain

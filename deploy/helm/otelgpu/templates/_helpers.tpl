@@ -57,7 +57,7 @@ labels:
 
 {{- /* Not empty where the API server is asked. */}}
 {{- define "otelgpu.asksApiServer" -}}
-{{- if or .Values.kubernetes.enablePodLabels .Values.kubernetes.enablePodUID .Values.kubernetesDRA.enabled (ne .Values.processes.by "off") -}}
+{{- if and .Values.kubernetes.enabled (or .Values.kubernetes.enablePodLabels .Values.kubernetes.enablePodUID .Values.kubernetesDRA.enabled (ne .Values.processes.by "off")) -}}
 yes
 {{- end }}
 {{- end }}
