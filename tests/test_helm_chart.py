@@ -146,6 +146,8 @@ def test_the_chart_has_the_version_of_the_program() -> None:
             {"serviceAccount": {"create": False}, "kubernetesDRA": {"enabled": True}},
             "serviceAccount.name: without an account",
         ),
+        ({"networkPolicy": {"enabled": True, "from": []}}, "[] should be non-empty"),
+        ({"networkPolicy": {"enabled": True, "from": None}}, "networkPolicy.from: who may reach the page"),
         ({"rollingUpdate": {"maxSurge": 1}}, "exactly one of them to be 0"),
         ({"rollingUpdate": {"maxUnavailable": "0%"}}, "exactly one of them to be 0"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "'app.kubernetes.io/name' should not be valid"),
