@@ -44,7 +44,7 @@ class Asking:
         self.readable: frozenset[int]
         check_simulated(config)
         if before is None:
-            source, self.readable = make_source(config, self._read, told, isolate=config.server.isolate)
+            source, self.readable = make_source(config, self._read, told, isolate=config.sampling.isolate)
             self.source = tap(source)
         else:
             self.source, self.readable = before.source, before.readable

@@ -35,7 +35,7 @@ NEEDS_RESTART = (
     "server.systemd_socket",
     "server.reload_interval",
     "server.web_config",
-    "server.isolate",
+    "sampling.isolate",
     "kubernetes.configmap",
 )
 

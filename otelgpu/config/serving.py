@@ -24,7 +24,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, le=10000),
         _about("More requests than this at the same time are answered with 503."),
-    ] = 40
+    ] = 100
     systemd_socket: Annotated[
         bool,
         _about(
@@ -40,10 +40,6 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expected_gpus: Annotated[
         int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
     ] = 0
-    isolate: Annotated[
-        bool,
-        _about("Ask the driver in a process of its own: a crash inside its library costs that one.", flag="--isolate"),
-    ] = False
     web_config: Annotated[
         str,
         _about(

@@ -57,6 +57,10 @@ class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=0, le=86400),
         _about("Ask at most this often about what seldom changes: limits, modes, retired memory; 0: in each sweep."),
     ] = 60.0
+    isolate: Annotated[
+        bool,
+        _about("Ask the driver in a process of its own: a crash inside its library costs that one.", flag="--isolate"),
+    ] = False
 
     @property
     def expire_after(self) -> float:

@@ -57,8 +57,8 @@ def make_source(
     """
     if config.source.kind == "simulated":
         if isolate:
-            where = config.origin("server.isolate")
-            raise ConfigError([f"{where}: server.isolate: a simulated node has no driver; leave it off there"])
+            where = config.origin("sampling.isolate")
+            raise ConfigError([f"{where}: sampling.isolate: a simulated node has no driver; leave it off there"])
         from otelgpu.sources.simulated import SimulatedSource
 
         logger.warning("serving a simulated node (%s): no number here comes from a real GPU", config.source.spec)

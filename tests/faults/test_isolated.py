@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from otelgpu.config import Processes, Sampling, Server, SourceChoice
+from otelgpu.config import Processes, Sampling, SourceChoice
 from otelgpu.counts import Counting
 from otelgpu.errors import ConfigError, SourceDownError
 from otelgpu.events import unheard
@@ -32,7 +33,6 @@ PAIR = distinct(models.h100(2))
 NAMES = [gpu.uuid for gpu in PAIR.gpus]
 XID = "DCGM_FI_DEV_XID_ERRORS"
 CRASH = "nvmlDeviceGetPowerUsage"
-SERVER = Server(isolate=True)
 STARTING = ("the first sweep is under way", NO_ANSWER)  # on a slow machine for longer than a sweep may take
 GONE = 5.0  # seconds after the signal
 
@@ -45,7 +45,9 @@ def isolated(node: Start, fake: Fake, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FAKENVML_COUNTS", str(tmp_path / "counts"))
 
     def start(*arguments: object, **settings: object) -> Node:
-        started = node(*arguments, server=SERVER, **settings)
+        sampling = settings.pop("sampling", Sampling(reuse=0))
+        assert isinstance(sampling, Sampling)
+        started = node(*arguments, sampling=replace(sampling, isolate=True), **settings)
         until(lambda: started.pipeline.sampler.why_not_ready() not in STARTING, "the other process has started")
         return started
 
@@ -275,4 +277,4 @@ def test_both_end(number: signal.Signals, tmp_path: Path, cc: Path) -> None:
 def test_a_simulated_node_has_nothing_to_isolate() -> None:
     """An option that does nothing is refused."""
     with pytest.raises(ConfigError, match="a simulated node has no driver; leave it off there"):
-        make_source(config(SourceChoice("simulated", "t4"), server=SERVER), (), isolate=True)
+        make_source(config(SourceChoice("simulated", "t4"), sampling=Sampling(isolate=True)), (), isolate=True)

@@ -20,7 +20,7 @@ THREADS = "otelgpu_process_threads"
 TRIO = distinct(models.h100(3))
 NAMES = [gpu.uuid for gpu in TRIO.gpus]
 HANGING = TRIO.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"})
-FLAGS = ("--fields", ",".join(FEW), "--reuse", "0", "--deadline", f"{DEADLINE:g}", "--server-max-requests", "64")
+FLAGS = ("--fields", ",".join(FEW), "--reuse", "0", "--deadline", f"{DEADLINE:g}")
 
 
 def at_once(served: Served) -> tuple[list[Reply], float]:
