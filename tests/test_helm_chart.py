@@ -178,6 +178,17 @@ def test_no_right_is_granted_that_is_not_used() -> None:
     assert not {"ClusterRole", "ClusterRoleBinding"} & {one["kind"] for one in objects}
 
 
+@pytest.mark.parametrize(
+    "arguments", [["-m", "gpus:metrics"], ["--configmap-data=gpus:metrics"], ["-f", "/m.csv"]], ids=str
+)
+def test_a_list_of_metrics_from_a_configmap_comes_with_the_token(arguments: list[str]) -> None:
+    """It is asked of the API server, which wants to know who asks; dcgm-exporter's chart forgets that."""
+    objects = helm.render({"arguments": arguments})[0]
+
+    assert daemonset(objects)["spec"]["template"]["spec"]["automountServiceAccountToken"] is (arguments[0] != "-f")
+    assert "ClusterRole" not in {one["kind"] for one in objects}
+
+
 def test_names_may_look_like_numbers_and_labels_may_stand_twice() -> None:
     """YAML takes 2024 for a number, which Kubernetes refuses; a label for all objects may be given for one again."""
     label = {"release": "1"}
