@@ -189,10 +189,12 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
 
 
 def _program() -> click.Group:
+    from otelgpu.compare.command import command as comparing
+
     program = Program(
         "otelgpu",
         help="Show the GPUs of this machine as Prometheus metrics.",
-        epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
+        epilog="`otelgpu serve --help` shows the settings; every command but `check` and `compare` takes them.",
         add_help_option=False,
     )
     program.params += [version_flag(), help_flag()]
@@ -201,6 +203,7 @@ def _program() -> click.Group:
     program.add_command(_check())
     program.add_command(_completion(program))
     program.add_command(_recording())
+    program.add_command(comparing())
     return program
 
 

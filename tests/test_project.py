@@ -48,7 +48,7 @@ LAYERS = (
     ("service",),
     ("pull",),
     ("log", "output", "tables", "reference", "completion", "usage"),
-    ("check", "doctor", "record"),
+    ("check", "compare", "doctor", "record"),
     ("cli",),
     ("__main__",),
 )
