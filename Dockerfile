@@ -12,12 +12,14 @@ RUN python3 -m venv tools && python3 -m venv --without-pip /opt/otelgpu
 COPY requirements-build.lock requirements.lock ./
 # Wheels alone: nothing is compiled here, and the hashes are those of all platforms.
 RUN tools/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes --requirement requirements-build.lock \
-    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --only-binary=:all: --require-hashes \
-        --requirement requirements.lock
+    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
+        --require-hashes --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY otelgpu otelgpu
+# Bytecode by hash, and not by time: a builder may change the times when it copies, and every start would compile anew.
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isolation --wheel-dir wheels . \
-    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-deps --no-index wheels/*.whl \
+    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-compile --no-deps --no-index wheels/*.whl \
+    && /opt/otelgpu/bin/python -m compileall -q -f --invalidation-mode unchecked-hash /opt/otelgpu/lib \
     && mkdir /etc/dcgm-exporter \
     && /opt/otelgpu/bin/python -m otelgpu.config.shipping /etc/dcgm-exporter
 

@@ -44,7 +44,7 @@ golden: $(DEV)  ## rewrite tests/golden and the generated part of the README, an
 	@$(PYTHON) -m otelgpu.reference docs/metrics.md
 	@$(PYTHON) -m otelgpu.config.schema docs/settings.schema.json
 	@$(PYTHON) -m otelgpu.config.shipping otelgpu/data
-	@git --no-pager diff --stat -- tests/golden README.md docs otelgpu/data
+	@git --no-pager diff --stat -- tests/golden README.md deploy docs otelgpu/data
 	@git ls-files --others --exclude-standard -- tests/golden | sed 's/^/ new: /'
 
 bench: $(DEV)  ## measure speed and memory

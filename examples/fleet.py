@@ -20,7 +20,7 @@ from types import FrameType
 
 from otelgpu.config import Config, Simulated, SourceChoice
 from otelgpu.export.page import Format
-from otelgpu.service import Pipeline
+from otelgpu.pipeline import Pipeline
 
 
 def pipeline(number: int, spec: str) -> Pipeline:

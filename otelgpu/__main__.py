@@ -55,6 +55,8 @@ def _heed_signals(*, drop_in: bool) -> None:
         # A shell's script starts what it puts in the background with SIGINT ignored: a look leaves it at that.
         if is_service or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave_well if is_service else _leave)
+    if is_service:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for, to read the settings, is about to be done
 
 
 def _leave_well(_: int, __: FrameType | None) -> None:

@@ -5,7 +5,7 @@ Rule 1: at start it is waited for a moment. Where it cannot be had, the fields o
 Rule 2: a wrong row is at start what it is in a file: an error, with `lenient` a warning. Later what was good stays.
 Rule 3: dcgm-exporter's role allows to `get` this one object, no more. So it is asked for by its name, and then followed
         by a watch where that is allowed; where not it is asked for again each minute.
-Rule 4: each text that is new and good is given to *changed*, in the thread that asks.
+Rule 4: each text that is new and good causes a reload, in the thread that asks.
 """
 
 import logging
@@ -160,22 +160,36 @@ def with_fields(config: Config, text: str) -> Config:
     return replace(config, fields=("none",), counters=counters, skipped_rows=len(parsed.bad))
 
 
-def needs_restart(text: str) -> None:
-    """Log that fields have changed which are read at start alone; *text* is not needed for that."""
-    logger.warning("the ConfigMap of fields has changed (%d bytes): restart otelgpu to show them", len(text))
+class ConfigMapFields:
+    """The fields that a ConfigMap names; *text* is what it held at start, None where it could not be had."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+        self._changed: Callable[[], None] = lambda: None
+
+    def tell(self, changed: Callable[[], None]) -> None:
+        """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap."""
+        self._changed = changed
+
+    def applied(self, config: Config) -> Config:
+        """Return the settings with these fields. Raise ConfigError."""
+        return config if self._text is None else with_fields(config, self._text)
+
+    def take(self, text: str) -> None:
+        """Go over to another text, which is good."""
+        self._text = text
+        self._changed()
 
 
 @contextmanager
-def followed(
-    config: Config, environ: Mapping[str, str], *, changed: Callable[[str], None] = needs_restart
-) -> Iterator[Config]:
-    """Give the settings with the fields of their ConfigMap, and tell *changed* while it is followed.
+def followed(config: Config, environ: Mapping[str, str]) -> Iterator[ConfigMapFields | None]:
+    """Give the fields of the ConfigMap that the settings name, and follow it; None where they name none.
 
-    *changed* hears a text only when it is good for `with_fields`. Raise ConfigError at start.
+    Raise ConfigError at start.
     """
     name = config.kubernetes.configmap
     if name is None:
-        yield config
+        yield None
         return
 
     def judged(text: str) -> None:
@@ -185,7 +199,7 @@ def followed(
             for problem in error.problems:
                 logger.error("%s; the fields stay as they are", problem)  # noqa: TRY400 - its sentence says it all
         else:
-            changed(text)
+            fields.take(text)
 
     configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account), changed=judged)
     try:
@@ -193,6 +207,8 @@ def followed(
         if text is None:
             shown = ",".join(config.fields)
             logger.warning("ConfigMap %s: %s; until it is there, these fields are shown: %s", name, why, shown)
-        yield config if text is None else with_fields(config, text)
+        fields = ConfigMapFields(text)
+        fields.applied(config)
+        yield fields
     finally:
         configmap.stop(STOP)

@@ -96,6 +96,16 @@ class XidCounts:
         self._lock = threading.Lock()
         self._tallies: dict[str, dict[str, _Tally]] = {}  # by UUID and code
 
+    def want(self, fields: Iterable[Field], counting: Counting) -> None:
+        """Give other fields from now on. Totals go on; with another window the counts within it begin anew."""
+        with self._lock:
+            self._fields = tuple(field for field in fields if field.id in XID_COUNTS)
+            if counting.xid_window != self._window:
+                self._window = counting.xid_window
+                for tallies in self._tallies.values():
+                    for tally in tallies.values():
+                        tally.recent = Recent(self._window / 1000)
+
     def add(self, uuid: str, code: int) -> None:
         """Count one XID."""
         with self._lock:
@@ -157,6 +167,16 @@ class ClockCounts:
         self._lock = threading.Lock()
         self._tallies = {word: _Tally(counting.clock_window / 1000) for word in CLOCK_EVENTS}
         self._before: int | None = None  # the bits of the last look
+
+    def want(self, fields: Iterable[Field], counting: Counting) -> None:
+        """Give other fields from now on; see XidCounts."""
+        with self._lock:
+            self._fields = tuple(field for field in fields if field.id in CLOCK_COUNTS)
+            window = windowed(counting.clock_window)
+            if window != self._window:
+                self._window = window
+                for tally in self._tallies.values():
+                    tally.recent = Recent(counting.clock_window / 1000)
 
     def add(self, reasons: int) -> None:
         """Count one look at the reasons, a bit each."""

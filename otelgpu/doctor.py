@@ -17,9 +17,9 @@ from pathlib import Path
 from otelgpu.config import Address, Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.fields import Field
+from otelgpu.glance import look
 from otelgpu.model import DeviceUse, Gap, Snapshot
 from otelgpu.server.listen import bound_all, remove_files
-from otelgpu.service import look
 from otelgpu.sources.choice import wanted_fields
 from otelgpu.tables import gap_records, named_group
 

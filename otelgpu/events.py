@@ -105,6 +105,10 @@ class Detector:
         self._identity: int | None = None
         self._throttles = Throttles(limits)
 
+    def limit(self, limits: Limits) -> None:
+        """Tell of throttling beyond other limits from the next sweep on."""
+        self._throttles.limit(limits)
+
     def xid(self, xid: Xid) -> Event:
         """Tell of an XID, with what is known of its GPU from the sweeps so far."""
         gpu = self._devices.get(xid.uuid) or Device(xid.uuid, xid.uuid, NAMELESS, "", "")

@@ -21,11 +21,11 @@ from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 from otelgpu.config import Config, Otlp
 from otelgpu.embed.arguments import settings_of
 from otelgpu.errors import ConfigError, StartError
+from otelgpu.pipeline import PAGE_THREADS, Pipeline
 from otelgpu.server.beside import Beside
 from otelgpu.server.listen import bound_all
 from otelgpu.server.running import Life
 from otelgpu.server.threads import ready
-from otelgpu.service import PAGE_THREADS, Pipeline
 
 logger = logging.getLogger(__name__)
 

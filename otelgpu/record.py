@@ -16,9 +16,10 @@ from otelgpu.config import Config, Otlp
 from otelgpu.config.owning import Kubernetes
 from otelgpu.config.words import whole
 from otelgpu.errors import StartError
+from otelgpu.glance import WINDOW
 from otelgpu.model import Snapshot
+from otelgpu.pipeline import Pipeline
 from otelgpu.server.running import STOP
-from otelgpu.service import WINDOW, Pipeline
 from otelgpu.sources import Source
 from otelgpu.sources.recorded.form import FORM, Head, line
 from otelgpu.sources.recorded.mask import Mask

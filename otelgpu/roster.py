@@ -8,7 +8,7 @@ Rule 4: a glance at a sweep under way changes nothing of what is remembered.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from otelgpu.model import Device, Gap, GpuState, Sample
@@ -26,6 +26,10 @@ class Roster:
         self._nameless: dict[int, GpuState] = {}  # by slot
         self._indices: dict[str, int] = {}
         self._doubles: frozenset[int] = frozenset()  # slots whose GPU another slot had as well, in the last sweep
+
+    def keep(self, chosen: Callable[[Device], bool]) -> None:
+        """Forget the GPUs that are not looked at any more, or they would seem to be lost. They keep their numbers."""
+        self._known = {uuid: state for uuid, state in self._known.items() if chosen(state.device)}
 
     def numbered(self, samples: Iterable[Sample]) -> Iterable[Sample]:
         """Give the samples with the numbers that their GPUs keep."""

@@ -90,6 +90,13 @@ class Rounds:
             reason = NO_ANSWER  # neither the driver as a whole nor any GPU
         return Outcome(reason, self._count is not None, states, samples)
 
+    def choose(self, chosen: Callable[[Device], bool], all_seen: Callable[[], None]) -> None:
+        """Look at other GPUs from the next round on."""
+        left_out = [number for number, slot in self._slots.items() if self._is_left_out(slot)]
+        self._chosen, self._all_seen, self._choices = chosen, all_seen, {}
+        for number in left_out:
+            del self._slots[number]  # its thread has ended, or is about to: where it is wanted now it gets another
+
     def stop(self, until: float, patience: float) -> bool:
         """End all threads and let go of the driver by *until* (monotonic); see Sampler.stop.
 

@@ -4,23 +4,23 @@ Rule 1: readers call `refresh` and get an immutable Snapshot; they never meet th
 Rule 2: one sweep at a time; whoever wants a snapshot while one is under way waits for that one (single flight).
 Rule 3: a snapshot holds what its own sweep read and nothing older. A reader that cannot wait for the end of a sweep
         gets a glance at what is there; it is that reader's alone and changes nothing for the others.
-Rule 4: nobody asks, nothing is read: a sweep of its own accord is made at the start, at the pace of an interval,
-        while GPUs are not there that should be, and after an XID (`look`).
+Rule 4: nobody asks, nothing is read, but at the start, at the pace of an interval, while GPUs lack, and after an XID.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import Unpack
 
 from otelgpu.fields import Field
-from otelgpu.limit import Limit
+from otelgpu.limit import LONGEST_PAUSE, Limit, Pause
 from otelgpu.model import Device, Enter, Snapshot
 from otelgpu.rounds import Rounds
 from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
 from otelgpu.sources import Source
+from otelgpu.terms import Pace, Terms
 from otelgpu.views import View
 
 logger = logging.getLogger(__name__)
@@ -29,22 +29,6 @@ LOOK = 1.0  # seconds from one sweep to another that somebody wants without wait
 RELEASED = "it was let go of, as somebody asked; SIGUSR2 or POST /-/resume takes it again"
 OVERDUE = 1.0  # seconds after its deadline that a sweep may take before something is wrong with this process
 GRACE = 0.1  # seconds a reader allows for a sweep to be put together after its deadline
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """When to ask, in seconds. `interval` None: only when a reader wants a snapshot.
-
-    `insists`: whether a driver that is not there is tried again and again, also while nobody wants a snapshot.
-    `expected`: so many GPUs have to answer, or this is not ready.
-    """
-
-    reuse: float = 1.0
-    deadline: float = 2.0
-    interval: float | None = None
-    insists: bool = True
-    expected: int = 0
 
 
 class Sampler:
@@ -80,12 +64,10 @@ class Sampler:
         self._glance: Snapshot | None = None  # at the sweep under way
         self._finished = 0  # sweeps
         self._began_at: float | None = None  # the last one
-        self._sweeping = False
-        self._is_released = False
+        self._sweeping = self._wanted = self._is_released = False
+        self._change: tuple[tuple[Field, ...], Callable[[], None], Terms] | None = None  # before the next sweep
         self._held_by: str | None = None  # why it could not be let go of
-        self._wanted = False
-        self._pause = 0.0
-        self._retry_at = 0.0
+        self._pause = Pause(clock)
         self._look_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="otelgpu-sampler", daemon=True)
 
@@ -139,6 +121,15 @@ class Sampler:
         self._changed.wait_for(lambda: is_over() or self._glance is not None, GRACE)
         return None if is_over() else self._glance
 
+    def want(self, wanted: Iterable[Field], source: Callable[[], None], **terms: Unpack[Terms]) -> None:
+        """Ask for something else, on other terms, from the next sweep on; *source*, called before it, tells the source.
+
+        Block until that sweep has been made, for two deadlines at most: a GPU that hangs keeps nobody.
+        """
+        with self._changed:
+            self._change = tuple(wanted), source, terms
+            self._swept_anew(max(self._pace.deadline, terms["pace"].deadline))
+
     def look(self) -> None:
         """Have a sweep made soon, a second after the last one at the earliest; returns at once."""
         with self._changed:
@@ -150,11 +141,15 @@ class Sampler:
         """Let go of the driver until `resume`; say why not, where it does not let go. Blocks for two deadlines."""
         with self._changed:
             self._is_released, self._held_by = True, "a sweep has not ended"
-            before = self._finished + self._sweeping  # what is under way does not know of it
-            self._wanted = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._finished > before, 2 * self._pace.deadline + GRACE)
+            self._swept_anew(self._pace.deadline)
             return self._held_by
+
+    def _swept_anew(self, deadline: float) -> None:
+        """Have a sweep made and wait for its end, for two deadlines: the one under way knows nothing of what is new."""
+        before = self._finished + self._sweeping
+        self._wanted = True
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: self._finished > before or self._limit.stopped, 2 * deadline + GRACE)
 
     def resume(self) -> None:
         """Take the driver again; returns at once."""
@@ -193,9 +188,8 @@ class Sampler:
     def stop(self, timeout: float) -> bool:
         """End all threads and let go of the driver within *timeout* seconds. Safe to call twice.
 
-        False when a driver call is still under way (one that has taken longer than the deadline is not waited for):
-        then the driver is left as it is, since shutting it down under a call is undefined, and the process has to
-        leave without it.
+        False when a driver call is still under way (one that is overdue is not waited for): shutting the driver down
+        under a call is undefined, so it is left as it is, and the process has to leave without it.
         """
         until = time.monotonic() + timeout
         with self._changed:
@@ -209,7 +203,7 @@ class Sampler:
 
     def _look_again(self) -> None:
         """The source has answered after all: make a sweep now, or a pod that nobody scrapes would never be ready."""
-        self._pause = self._retry_at = 0.0
+        self._pause.after(is_known=True)
         self._wanted = True  # also while a sweep is under way: that one has given the source up already
         self._changed.notify_all()
 
@@ -220,7 +214,7 @@ class Sampler:
         if self._pace.interval is not None:
             return True
         now = self._clock()
-        return (max_age > 0 and now - snapshot.at <= max_age) or now < self._retry_at
+        return (max_age > 0 and now - snapshot.at <= max_age) or now < self._pause.until
 
     def _run(self) -> None:
         while self._await_turn():
@@ -230,7 +224,7 @@ class Sampler:
             except Exception:
                 logger.exception("a sweep failed; the next one starts afresh")
             with self._changed:
-                self._back_off(is_known=is_known)
+                self._pause.after(is_known=is_known)
                 if snapshot is not None:
                     self._snapshot = snapshot
                 self._sweeping = False
@@ -258,18 +252,15 @@ class Sampler:
         due = [] if self._look_at is None else [self._look_at]
         if self._pace.insists and self._began_at is not None and self.why_not_ready() is not None:
             due.append(self._began_at + LONGEST_PAUSE)  # or a pod that nobody scrapes would stay unready
-        if self._pause and self._pace.insists:
-            due.append(self._retry_at)
+        if self._pause.seconds and self._pace.insists:
+            due.append(self._pause.until)
         elif self._pace.interval is not None and self._began_at is not None:
             due.append(self._began_at + self._pace.interval)
         return min(due) - self._clock() if due else None
 
-    def _back_off(self, *, is_known: bool) -> None:
-        """Wait longer and longer before the next attempt while the source is not there."""
-        self._pause = 0.0 if is_known else min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
-        self._retry_at = self._clock() + self._pause if self._pause else 0.0
-
     def _sweep(self) -> tuple[Snapshot | None, bool]:
+        if self._change is not None:
+            self._take_on(*self._change)
         started, started_unix = self._clock(), self._wall()
         self._began_at = started
 
@@ -293,6 +284,15 @@ class Sampler:
         if self._limit.stopped:
             return None, True  # cut short: whoever has not answered is not late
         return snapshot_of(outcome), outcome.is_known
+
+    def _take_on(self, wanted: Iterable[Field], source: Callable[[], None], terms: Terms) -> None:
+        """Go over to what is wanted by now."""
+        self._change = None
+        source()
+        self._pace, self._seen = terms["pace"], terms["seen"]
+        self._limit.until = self._clock() + self._pace.deadline
+        self._rounds.choose(terms["chosen"], terms["all_seen"])
+        self._assembler.want(wanted, view=terms["view"], enter=terms["enter"], chosen=terms["chosen"])
 
     def _let_go(self) -> Outcome:
         self._held_by = self._rounds.release()

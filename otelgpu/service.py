@@ -1,297 +1,89 @@
-"""The one place that builds the parts and connects them: start, serve, stop.
+"""The exporter as a process: start, serve, go over to other settings, stop.
 
-Rule 1: only here (and for embedding, in the instrumentor) is anything constructed; parts get what they need.
-Rule 2: the main thread runs the loop and never calls the driver, so that signals are always heard.
-Rule 3: when the driver holds a thread at the end the process leaves without it: nothing could end it.
+Rule 1: the main thread runs the loop and never calls the driver, so that signals are always heard.
+Rule 2: when the driver holds a thread at the end the process leaves without it: nothing could end it.
 """
 
 import logging
 import os
 import signal
-import socket
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
-
-from otelgpu import __version__
-from otelgpu.attribution.choice import attribution_of, create_attribution_instruments
-from otelgpu.config import Config, Otlp
-from otelgpu.errors import StartError
-from otelgpu.export.join import SemconvJoin
-from otelgpu.export.outlet import EventOutlet, NoEvents, Outlet, WayOut
-from otelgpu.export.page import Format
-from otelgpu.export.resource import full_resource, plain_resource
-from otelgpu.export.setup import page_reader
-from otelgpu.export.status import also_read, create_status_instrument
-from otelgpu.fields import CATALOGUE, Field
-from otelgpu.health import also_read as health_reads
-from otelgpu.instruments import Pinned, create_instruments
-from otelgpu.itself import Tally, create_own_instruments, create_settings_instruments
-from otelgpu.model import NOBODY, Snapshot
-from otelgpu.sampler import Pace, Sampler
-from otelgpu.server.application import Site
-from otelgpu.server.driver import Holding
-from otelgpu.server.listen import bound_all
-from otelgpu.server.pages import Pages
-from otelgpu.server.plain import Gate
-from otelgpu.server.running import STOP, Life, Signals, serve_until
+from otelgpu.config import Config
+from otelgpu.errors import OtelgpuError
+from otelgpu.pipeline import PAGE_THREADS, Pipeline
+from otelgpu.reload import Hook, LastReload, Reload, Rereading
+from otelgpu.server.listen import sockets_of
+from otelgpu.server.running import Life, Signals, manager_of, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
-from otelgpu.sources import Source
-from otelgpu.sources.choice import Choice, ledger_for, make_source, tells_xids, wanted_fields, warn_unreadable
-from otelgpu.views import View
-from otelgpu.worker import why_no_thread
+
+if TYPE_CHECKING:
+    from otelgpu.server.guard import Guard
 
 logger = logging.getLogger(__name__)
-
-PAGE_THREADS = 4
-WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
-LEAST_STOP = 0.2  # seconds that the search for owners has to end even when the driver took all the time
-NO_HOSTNAME = "none"
-PUSH_SHARE = 0.6  # of the time there is to stop, for delivering what is left
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the GPUs: the snapshot and the page it gives."""
-
-    snapshot: Snapshot
-    page: bytes
-
-
-class Pipeline:
-    """Source, sampler, instruments and reader, connected. Nothing runs before `start`.
-
-    What *tap* makes of the source is asked instead of it.
-    """
-
-    def __init__(
-        self, config: Config, environ: Mapping[str, str], *, tap: Callable[[Source], Source] = lambda source: source
-    ) -> None:
-        self.config = config
-        self.wanted = wanted_fields(config)
-        self._shows_status = config.naming == "semconv" or config.pushes
-        self.attribution = attribution_of(config, environ)
-        is_full = config.pushes or config.sends_events
-        resource = full_resource(environ, hostname_of(config, environ)) if is_full else plain_resource(environ)
-        self.events = self._events(resource)
-        enter, its_fields = ledger_for(config)
-        source, readable = make_source(
-            config, read := self._read(its_fields), self.events.told, isolate=config.server.isolate
-        )
-        self.fields = [field for field in self.wanted if field.id in readable]
-        warn_unreadable(config, self.wanted, readable)
-        if config.disabled:
-            logger.warning("OTEL_SDK_DISABLED is true: /metrics holds no metrics, and nothing is pushed")
-        choice = Choice(config)
-        sampling = config.sampling.reuse, config.sampling.deadline, config.sampling.interval
-        self.sampler = Sampler(
-            tap(source),
-            read,
-            pace=Pace(*sampling, expected=config.server.expected_gpus),
-            chosen=choice,
-            all_seen=choice.complain,
-            view=View(config.devices, repeat=config.mig.parent_values == "repeat"),
-            enter=enter,
-            seen=self.events.seen,
-        )
-        self.tally = Tally(sweeps=lambda: self.sampler.sweeps, dropped=lambda: self.sampler.dropped)
-        pinned = Pinned()
-        readers, self.reader = page_reader(config, self.fields, pinned, hostname_of(config, environ))
-        self.pushes = self._pushes(pinned)
-        readers += [push.reader for push in self.pushes]
-        self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-        create_instruments(meter := self._provider.get_meter("otelgpu", __version__), self.fields, pinned)
-        self.record_scrape = create_own_instruments(
-            meter, version=__version__, wanted=self.fields, pinned=pinned, tally=self.tally, uses=enter is not None
-        )
-        create_settings_instruments(meter, config)
-        create_attribution_instruments(meter, self.attribution)
-        if self.pushes:
-            self.pushes[0].create_instruments(meter)
-        self.events.create_instruments(meter)
-        if self._shows_status:
-            create_status_instrument(meter, SemconvJoin(tuple(config.labels.items())), pinned)
-        self._described = self._description()
-
-    def _read(self, others: Iterable[Field]) -> list[Field]:
-        """List the wanted fields, and behind them what is read for hw.status, for events and for *others* alone."""
-        more = also_read(self.wanted) if self._shows_status or self.config.description else []
-        read = {field.id: field for field in (*self.wanted, *more, *health_reads(self.wanted), *others)}
-        return [*read.values(), *(CATALOGUE[id_] for id_ in sorted(self.events.fields - read.keys()))]
-
-    def _events(self, resource: Resource) -> EventOutlet:
-        """Build what sends log events, where somebody hears of them."""
-        if not self.config.sends_events:
-            return NoEvents()
-        from otelgpu.export.push.events import events  # here: as for pushes
-
-        return events(
-            self.config,
-            resource=resource,
-            owners=self.attribution.owners,
-            look=lambda: self.sampler.look(),  # noqa: PLW0108 - built after who calls it
-            codes=not tells_xids(self.config),
-        )
-
-    def _description(self) -> WayOut | None:
-        """Build the provider that OTEL_CONFIG_FILE describes, where there is one."""
-        if not self.config.description:
-            return None
-        from otelgpu.embed.described import Described  # here: the SDK's configuration costs memory
-
-        return Described(self.config.description, self.fields, self.sampler, self.is_fresh)
-
-    def _pushes(self, pinned: Pinned) -> Sequence[Outlet]:
-        """Build what pushes: nothing, or one way out, hardly ever more."""
-        if not self.config.pushes:
-            return ()
-        from otelgpu.export.push.setup import pushes  # here: protobuf and the transports cost memory
-
-        # Readings as old as the pace itself would be sent every other time only.
-        age = min(self.config.sampling.reuse, self.config.otlp.interval / 2)
-        refresh = partial(self.sampler.refresh, max_age=age)
-        return pushes(
-            self.config,
-            self.fields,
-            pinned,
-            refresh=refresh,
-            is_fresh=self.is_fresh,
-            owners=self.attribution.owners,
-        )
-
-    def is_fresh(self, snapshot: Snapshot) -> bool:
-        """Whether the readings of *snapshot* may still be shown."""
-        return time.monotonic() - snapshot.at <= self.config.sampling.expire_after
-
-    def site(self, executor: Executor) -> Site:
-        """Give the server what it needs of this pipeline; pages are made in *executor*."""
-        pages = Pages(
-            self.reader,
-            refresh=self.sampler.refresh,
-            is_fresh=self.is_fresh,
-            executor=executor,
-            owners=self.attribution.owners,
-        )
-        return Site(
-            pages=pages,
-            max_requests=self.config.server.max_requests,
-            version=__version__,
-            is_ready=self.sampler.why_not_ready,
-            is_alive=lambda: self.sampler.why_not_alive() or why_no_thread(),
-            answered=self._answered,
-            openmetrics_first=self.config.naming == "semconv",
-            driver=Holding(self.sampler.release, self.sampler.resume, executor),
-            gate=self._gate(),
-        )
-
-    def _gate(self) -> Gate | None:
-        """Build what guards the pages, where a web configuration file asks for it."""
-        if not (path := self.config.server.web_config):
-            return None
-        from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
-
-        guard = Guard(path, origin=self.config.origin("server.web_config"))
-        guard.create_instruments(self._provider.get_meter("otelgpu", __version__))
-        return guard
-
-    def _answered(self, code: int, seconds: float) -> None:
-        self.tally.scrapes[code] += 1
-        self.record_scrape(seconds)
-
-    def obstacle(self) -> str | None:
-        """Say why there is nothing to serve, after the first sweep. `auto` waits for a driver, `nvml` wants it now."""
-        config = self.config
-        if config.source.kind != "nvml":
-            return None
-        snapshot = self.sampler.refresh()
-        if snapshot is not None and snapshot.source_up:
-            return None
-        reason = f"no answer within {config.sampling.deadline:g} s" if snapshot is None else snapshot.source_reason
-        return f"{config.origin('source')}: {config.source}: {reason}"
-
-    def start(self) -> None:
-        """Begin to ask the driver, and who uses the GPUs, and to push where that is wanted."""
-        self.attribution.start()
-        self.sampler.start()
-        for way_out in self._ways_out():
-            way_out.start()
-
-    def page(self, snapshot: Snapshot | None, form: Format, *, shown: bool) -> bytes:
-        """Write one page of a snapshot as it is now owned."""
-        owners = NOBODY if snapshot is None else self.attribution.owners(snapshot)
-        return self.reader.page(snapshot, form, shown=shown, owners=owners)
-
-    def _ways_out(self) -> Iterable[WayOut]:
-        described = () if self._described is None else (self._described,)
-        return (*self.pushes, *described, self.events)  # events last: they hear of the last sweep too
-
-    def stop(self, timeout: float) -> bool:
-        """End everything, and push what can be pushed before; False when the driver holds a thread."""
-        until = time.monotonic() + timeout
-        for way_out in self._ways_out():
-            way_out.stop((until - time.monotonic()) * PUSH_SHARE)
-        is_clean = self.sampler.stop(until - time.monotonic())
-        self.attribution.stop(max(until - time.monotonic(), LEAST_STOP))  # its threads never keep the process
-        self._provider.shutdown()
-        return is_clean
-
-
-def hostname_of(config: Config, environ: Mapping[str, str]) -> str:
-    """Return the host name that is shown: the setting, else NODE_NAME, else the machine's own; "" for none."""
-    if config.hostname == NO_HOSTNAME:
-        return ""
-    return config.hostname or environ.get("NODE_NAME", "") or socket.gethostname()
-
-
-def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
-    """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    # A look shows the page, whatever is pushed.
-    here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
-    pipeline = Pipeline(here, os.environ if environ is None else environ)
-    pipeline.start()
-    try:
-        pipeline.attribution.looked(config.sampling.deadline)
-        snapshot = pipeline.sampler.refresh()
-        if snapshot is not None and snapshot.source_up:
-            time.sleep(WINDOW)
-            snapshot = pipeline.sampler.refresh(max_age=0)
-        if snapshot is None:
-            raise StartError(f"the driver did not answer within {config.sampling.deadline:g} s")
-        return Look(snapshot, pipeline.page(snapshot, Format.TEXT, shown=True))
-    finally:
-        pipeline.stop(STOP)
 
 
 def serve(
     config: Config,
     *,
     announce: Callable[[str], None] = lambda _: None,
-    environ: Mapping[str, str] | None = None,
+    environ: MutableMapping[str, str] | None = None,
+    rereading: Rereading | None = None,
 ) -> int:
     """Serve until a signal comes; return the exit code. *announce* is told each address once it is bound.
 
-    Raise StartError or ConfigError. When the driver holds a thread at the end the process leaves from here.
+    *rereading* says how the settings are read again; without it nothing is. Raise StartError or ConfigError. When the
+    driver holds a thread at the end the process leaves from here.
     """
     share_heap()
     signals = Signals()
+    environ = os.environ if environ is None else environ
+    rereading = rereading or Rereading(lambda: config, {})
+    last = LastReload()
+    last.succeeded(rereading.files)
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
-        pipeline = Pipeline(config, os.environ if environ is None else environ)
-        listen = enumerate(config.server.listen)
-        sockets = bound_all((address, config.origin("server.listen", i)) for i, address in listen)
+        guard = _guard(config, rereading)
+        pipeline = Pipeline(config, environ, reloads=last, guard=guard)
+        sockets = sockets_of(config, environ)
+        manager = manager_of(environ)
+        reload = Reload(
+            pipeline,
+            pipeline.site(executor),
+            rereading,
+            build=lambda other, before: Pipeline(other, environ, before=before, reloads=last, guard=guard),
+            swap=lambda other, before: replace(other.site(executor), load=before.load),
+            last=last,
+            told=manager,
+        )
+        for cause in rereading.causes:
+            cause(reload.reload)
+        signals.take(signal.SIGHUP, reload.watched(config.server.reload_interval))
         signals.take(signal.SIGUSR1, pipeline.sampler.release)
         signals.take(signal.SIGUSR2, pipeline.sampler.resume)
-        life = Life(pipeline.start, pipeline.stop, pipeline.obstacle)
-        is_clean = serve_until(signals, pipeline.site(executor), sockets, life, announce=announce)
+        life = Life(pipeline.start, reload.stop, pipeline.obstacle)
+        is_clean = serve_until(signals, reload.site, sockets, life, announce=announce, manager=manager)
         executor.shutdown(wait=is_clean, cancel_futures=True)
     if not is_clean:
         logger.warning("leaving while a driver call is still under way")
         logging.shutdown()
         os._exit(0)
     return 0
+
+
+def _guard(config: Config, rereading: Rereading) -> "Guard | None":
+    """Build what guards the pages, where a web configuration file asks for it; it is read again with the settings."""
+    if not (path := config.server.web_config):
+        return None
+    from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
+
+    guard = Guard(path, origin=config.origin("server.web_config"))
+
+    def again() -> None:
+        if guard.reload():  # which has logged what is wrong
+            raise OtelgpuError("the web configuration file is wrong; the last good one stays in force")
+
+    rereading.hooks.append(Hook(files=tuple, act=again))  # changes it sees itself
+    return guard

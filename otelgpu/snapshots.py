@@ -85,6 +85,19 @@ class Assembler:
         self._identity = 0
         self._identified: object = None
 
+    def want(
+        self, wanted: Iterable[Field], *, view: View | None, enter: Enter | None, chosen: Callable[[Device], bool]
+    ) -> None:
+        """Put other fields together from now on, of the devices of another view; what is known of the GPUs stays."""
+        self._wanted = {field.id: field for field in wanted}
+        self._view = view or View()
+        self._enter = enter
+        if HEALTH not in self._wanted:
+            self._health = None
+        elif self._health is None:
+            self._health = Health(series_key)
+        self._roster.keep(chosen)
+
     def snapshot(
         self,
         states: Sequence[GpuState],

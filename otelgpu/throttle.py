@@ -104,6 +104,14 @@ class Throttles:
         self._before: dict[tuple[str, str], _Count] = {}
         self._episodes: dict[tuple[str, str], _Episode] = {}
 
+    def limit(self, limits: Limits) -> None:
+        """Hold other limits from the next sweep on; a reason that is not looked at any more is forgotten."""
+        self._limits = limits
+        self._reasons = tuple(reason for reason in REASONS if limits.of(reason))
+        names = {reason.name for reason in self._reasons}
+        self._before = {key: count for key, count in self._before.items() if key[1] in names}
+        self._episodes = {key: episode for key, episode in self._episodes.items() if key[1] in names}
+
     def changes(self, snapshot: Snapshot) -> Iterator[Held]:
         """Say what has begun or ended since the sweep before."""
         if not self._reasons:

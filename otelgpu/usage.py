@@ -4,7 +4,7 @@ Rule 1: flags follow from the settings; what was typed is kept as text, in order
 Rule 2: every mistake is noted and told with those of the settings: whoever mends one must not be told of the next.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,17 @@ _PROBLEMS = "otelgpu.problems"
 
 
 class Program(click.Group):
-    """The group of commands; `serve` is meant when the first argument is a flag, or there is none."""
+    """The group of commands; `serve` is meant when the first argument is a flag, or there is none.
+
+    *makers* make a command when it is asked for: each has a hundred flags, which `serve` would keep for ever.
+    """
+
+    def __init__(
+        self, name: str, makers: Mapping[str, Callable[[], click.Command]], *, meaning: str, epilog: str
+    ) -> None:
+        super().__init__(name, help=meaning, epilog=epilog, add_help_option=False)
+        self._makers = makers
+        self.params += [version_flag(), help_flag()]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # a shell completes the line
@@ -36,8 +46,8 @@ class Program(click.Group):
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["serve", *args]
-        elif not args[0].startswith("-") and args[0] not in self.commands:
-            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self.commands)}", ctx)
+        elif not args[0].startswith("-") and args[0] not in self._makers:
+            raise click.UsageError(f"no such command: {plain(args[0])}{meant(args[0], self._makers)}", ctx)
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
@@ -45,12 +55,15 @@ class Program(click.Group):
         if incomplete.startswith("-"):
             known = {item.value for item in found}
             found += [
-                item for item in self.commands["serve"].shell_complete(ctx, incomplete) if item.value not in known
+                item for item in self._makers["serve"]().shell_complete(ctx, incomplete) if item.value not in known
             ]
         return found
 
     def list_commands(self, _: click.Context) -> list[str]:
-        return list(self.commands)  # in our order, not by the alphabet
+        return list(self._makers)  # in our order, not by the alphabet
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        return self._makers[name]() if name in self._makers else None
 
 
 class Command(click.Command):

@@ -22,7 +22,9 @@ from typing import NamedTuple
 from otelgpu.config import Config, Sampling, SourceChoice, Suspended
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
-from otelgpu.service import Pipeline
+from otelgpu.pipeline import Pipeline
+from otelgpu.reload import LastReload
+from otelgpu.server.guard import Guard
 from otelgpu.sources import Source
 from tests.fakenvml import Counts, Fake, Scenario, library
 
@@ -87,9 +89,12 @@ class Node:
     config: Config
     environ: Mapping[str, str] = field(default_factory=dict)
     tap: Callable[[Source], Source] = lambda source: source
+    reloads: LastReload | None = None
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap)
+        web = self.config.server.web_config
+        guard = Guard(web, origin=self.config.origin("server.web_config")) if web else None
+        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap, reloads=self.reloads, guard=guard)
         self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()

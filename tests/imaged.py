@@ -11,6 +11,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -33,14 +36,17 @@ def main() -> None:
     inside = ["chroot", f"--userspec={told['user']}", root, "env", "-i", *told["env"]]
     with subprocess.Popen([*inside, *told["command"]], stdout=subprocess.PIPE, stderr=sys.stderr, text=True) as process:
         assert process.stdout is not None
-        announced = process.stdout.readline()
-        with urllib.request.urlopen("http://127.0.0.1:9400/metrics", timeout=LIMIT) as answer:
-            page = answer.read().decode()
-        health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
-        process.send_signal(signal.SIGTERM)
-        ended = process.wait(LIMIT)
+        try:
+            announced = process.stdout.readline()
+            _wait_until_ready()
+            page = _get("/metrics")
+            health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
+            process.send_signal(signal.SIGTERM)
+            ended = process.wait(LIMIT)
+        finally:
+            process.kill()
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     print(  # noqa: T201 - what was asked for
         json.dumps(
@@ -56,6 +62,25 @@ def main() -> None:
             }
         )
     )
+
+
+def _get(path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:9400{path}", timeout=LIMIT) as answer:
+        return str(answer.read().decode())
+
+
+def _wait_until_ready() -> None:
+    """Wait until GPUs could be read; after LIMIT raise what /readyz says."""
+    ends = time.monotonic() + LIMIT
+    while True:
+        try:
+            _get("/readyz")
+        except urllib.error.HTTPError as error:
+            if time.monotonic() > ends:
+                raise RuntimeError(error.read().decode()) from error
+            threading.Event().wait(0.1)
+        else:
+            return
 
 
 def _mount(*arguments: str) -> None:

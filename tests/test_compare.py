@@ -287,14 +287,14 @@ def test_pages_of_two_servers(run: Run, node: Start, tmp_path: Path, monkeypatch
         here(node(scenario, server=Server(web_config=str(tmp_path / "web.yml")))) as guarded,
     ):
         a, b = f"http://127.0.0.1:{plain.port}", f"localhost:{guarded.port}/metrics"
-        status, out, _ = run(a, f"https://alice:correct%20horse@{b}", "--tolerance", "1000", "--again", "0.01")
+        good = run(a, f"https://alice:correct%20horse@{b}", "--tolerance", "1000", "--again", "0.01")
         wrong = run(f"http://127.0.0.1:{plain.port}/nowhere", f"https://alice:nothing@{b}")
         plain_text = run(a, f"http://alice:nothing@{b}")
         monkeypatch.delenv("SSL_CERT_FILE")
         unknown = run(a, f"https://alice:nothing@{b}")
 
-    assert (status, body(out)) == (0, ["Not counted", out.splitlines()[3].strip()])
-    assert out.startswith(f"A: {a} (")
+    assert (good[0], good[2]) == (0, [])
+    assert good[1].startswith(f"A: {a} (")
     assert wrong == (
         2,
         "",
@@ -445,12 +445,9 @@ def test_everything_that_is_wrong_is_told_at_once(run: Run) -> None:
 
 def test_nothing_of_it_is_loaded_to_serve() -> None:
     """A plain scrape target stays small."""
-    script = (
-        "import sys, otelgpu.cli as cli; cli._program()\n"
-        "print([name for name in sys.modules if 'compare' in name or name == 'prometheus_client.parser'])"
-    )
+    script = "import sys, otelgpu.cli as cli; cli._program(); print([one for one in sys.modules if 'compare' in one])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=LIMIT, check=True
     )
 
-    assert done.stdout == "['otelgpu.compare', 'otelgpu.compare.command']\n"
+    assert done.stdout == "[]\n"

@@ -40,13 +40,13 @@ class Changes:
     """What was told of changes, in order."""
 
     def __init__(self) -> None:
-        self._told: queue.Queue[str] = queue.Queue()
+        self._told: queue.Queue[tuple[str, ...]] = queue.Queue()
 
-    def __call__(self, text: str) -> None:
-        self._told.put(text)
+    def __call__(self, config: Config) -> None:
+        self._told.put(tuple(row.name for row in config.counters))
 
-    def next(self) -> str:
-        """Wait for the next change."""
+    def next(self) -> tuple[str, ...]:
+        """Wait for the next change, and name what is shown from then on."""
         return self._told.get(timeout=LIMIT)
 
     @property
@@ -74,7 +74,10 @@ def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) ->
             flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
             flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
             config = replace(load(environ={}, flags=flags), **changed)
-            return stack.enter_context(followed(config, api.environ, changed=changes))
+            followed_fields = stack.enter_context(followed(config, api.environ))
+            assert followed_fields is not None
+            followed_fields.tell(lambda: changes(followed_fields.applied(config)))
+            return followed_fields.applied(config)
 
         yield start
 
@@ -143,7 +146,7 @@ def test_without_it_the_fields_of_the_settings_are_shown_until_it_is_there(
         api.renew_token("first-token")
         api.forbidden.clear()
         api.put(fields(HOT), path="configmaps")
-        assert changes.next() == HOT
+        assert changes.next() == (TEMP,)
     assert caplog.messages[-1] == "ConfigMap gpu:fields is there again"
 
 
@@ -159,7 +162,7 @@ def test_a_server_that_does_not_answer_delays_the_start_by_a_moment(
     assert follow().fields == ("default",)
     assert ["no answer within 0.05 s" in text for text in caplog.messages] == [True]
     api.let_go()
-    assert changes.next() == HOT
+    assert changes.next() == (TEMP,)
 
 
 WRONG = f"{HOT}\nDCGM_FI_DEV_GPU_TMP, gauge, x\nDCGM_FI_DEV_POWER_USAGE, gouge, x\n"
@@ -201,7 +204,7 @@ def test_a_change_is_told_and_a_mistake_costs_nothing(
     follow()
     api.is_watched()
     api.put(fields(BUSY), path="configmaps")
-    assert changes.next() == BUSY
+    assert changes.next() == (UTIL,)
     api.put(fields("DCGM_FI_DEV_GPU_TMP, gauge, x"), path="configmaps")
     until(lambda: "gpu:fields:1: no such field" in caplog.text, "the mistake")
     api.put(configmap_object("other", metrics=HOT), path="configmaps")
@@ -209,7 +212,7 @@ def test_a_change_is_told_and_a_mistake_costs_nothing(
     until(lambda: "it was deleted" in caplog.text, "the end")
     api.put(fields(HOT + BUSY), path="configmaps")
 
-    assert changes.next() == HOT + BUSY
+    assert changes.next() == (TEMP, UTIL)
     assert changes.is_empty
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert all(record.getMessage().endswith("; the fields stay as they are") for record in caplog.records)
@@ -223,7 +226,7 @@ def test_the_role_of_their_chart_is_enough(follow: Follow, api: ApiServer, chang
 
     assert [row.name for row in follow().counters] == [TEMP]
     api.put(fields(BUSY), path="configmaps")
-    assert changes.next() == BUSY
+    assert changes.next() == (UTIL,)
     assert {asked.status for asked in api.requests(ALL)} == {403}
 
 
@@ -237,22 +240,22 @@ def test_a_watch_that_ends_or_breaks_is_begun_again(
     api.is_watched()
     api.silently(fields(BUSY), path="configmaps")
     api.end_watches()
-    assert changes.next() == BUSY
+    assert changes.next() == (UTIL,)
     api.is_watched()
     api.silently(fields(HOT), path="configmaps")
     api.end_watches(breaks=True)
-    assert changes.next() == HOT
+    assert changes.next() == (TEMP,)
     api.is_watched()
     api.stop()
     until(lambda: "; the fields stay as they are" in caplog.text, "the fault")
     api.silently(fields(BUSY), path="configmaps")
     api.start()
 
-    assert changes.next() == BUSY
+    assert changes.next() == (UTIL,)
 
 
 def test_the_program_takes_it_from_their_command_line(api: ApiServer, tmp_path: Path) -> None:
-    """The whole way: the variable of their chart, the page, and what the log says of a change."""
+    """The whole way: the variable of their chart, the page, and that of another text."""
     api.put(fields(HOT), path="configmaps")
     api.start()
     environ = {"DCGM_EXPORTER_CONFIGMAP_DATA": "gpu:fields", "OTELGPU_KUBERNETES_SERVICE_ACCOUNT": str(api.folder)}
@@ -260,10 +263,12 @@ def test_the_program_takes_it_from_their_command_line(api: ApiServer, tmp_path: 
     with serving(models.h100(1), tmp_path, "--listen=127.0.0.1:0", environ=environ, program=DROP_IN) as it:
         page = it.page()
         api.put(fields(BUSY), path="configmaps")
-        until(lambda: it.logged("the ConfigMap of fields has changed") == 1, "the change")
+        until(lambda: UTIL in it.page(), "the change")
+        changed = it.page()
         status = it.stop()
 
     assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == {TEMP}
+    assert {line.name for line in lines_of(changed) if line.name.startswith("DCGM_")} == {UTIL}
     assert status == 0
 
 

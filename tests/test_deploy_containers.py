@@ -12,6 +12,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,15 @@ from tests.push.collectors import collector, pairs
 from tests.test_kubernetes import owners_on
 
 KUSTOMIZE = ROOT / "deploy" / "kubernetes" / "overlays"
+
+
+def _chart(path: Path) -> list[Any]:
+    return helm.render(helm.values_of(path))[0]
+
+
 WAYS: dict[str, Callable[[], list[Any]]] = {
-    **{f"kustomize {path.name}": lambda path=path: kustomize.build(path) for path in sorted(KUSTOMIZE.iterdir())},
-    **{f"helm {path.stem}": lambda path=path: helm.render(helm.values_of(path))[0] for path in helm.VALUES},
+    **{f"kustomize {path.name}": partial(kustomize.build, path) for path in sorted(KUSTOMIZE.iterdir())},
+    **{f"helm {path.stem}": partial(_chart, path) for path in helm.VALUES},
 }
 NODE = models.h100(2)
 HEADERS = {("otelgpu-otlp", "headers"): "authorization=Bearer secret"}
@@ -104,7 +111,7 @@ def test_the_overlay_for_otlp_pushes(tmp_path: Path, kubelet: Kubelet, secret: P
 
     assert there.received[0].headers["authorization"] == "Bearer secret"
     resource = there.received[0].message.resource_metrics[0].resource
-    assert pairs(resource.attributes)["host.name"] == "node-1"
+    assert pairs(list(resource.attributes))["host.name"] == "node-1"
 
 
 def test_the_overlay_for_tls_guards_the_page(tmp_path: Path, kubelet: Kubelet, secret: Path) -> None:

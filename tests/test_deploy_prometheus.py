@@ -85,7 +85,7 @@ def test_each_alert_fires_when_it_should_and_else_not(promtool: Path, tmp_path: 
     """Prometheus itself evaluates them over series of a test."""
     for path in (RULES, UNIT_TESTS):
         shutil.copy(path, tmp_path)
-    command = [promtool, "test", "rules", UNIT_TESTS.name]
+    command = [str(promtool), "test", "rules", UNIT_TESTS.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     tested = [one for test in yaml.safe_load(UNIT_TESTS.read_text())["tests"] for one in test["alert_rule_test"]]
 
@@ -98,7 +98,8 @@ def test_promtool_reads_every_query_of_a_dashboard(promtool: Path, tmp_path: Pat
     records = [{"record": f"query{number}", "expr": in_promql(one.expr)} for number, one in enumerate(queries())]
     path = tmp_path / "queries.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": records}]}))
-    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False, timeout=60)
+    command = [str(promtool), "check", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 0, done.stdout + done.stderr
 

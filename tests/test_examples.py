@@ -1,7 +1,6 @@
 """The examples that are configuration files of other programs."""
 
 import copy
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,8 @@ Place = tuple[str | int, ...]  # of a place in a file
 
 def test_every_example_is_run_or_checked() -> None:
     """An example that nobody tries is wrong after the next change."""
-    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_examples*.py"))
+    files = [*(ROOT / "tests").rglob("test_examples*.py"), ROOT / "tests" / "test_deploy_node.py"]
+    tests = "".join(path.read_text() for path in files)
     files = [path for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     examples = {path.relative_to(EXAMPLES).as_posix() for path in files}
 
@@ -35,49 +35,6 @@ def test_promtool_takes_the_scrape_configuration(name: str, promtool: Path) -> N
     done = subprocess.run([promtool, "check", "config", EXAMPLES / name], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-POD = {
-    "__meta_kubernetes_namespace": "monitoring",
-    "__meta_kubernetes_pod_name": "otelgpu-x7",
-    "__meta_kubernetes_pod_node_name": "node-1",
-    "__meta_kubernetes_pod_phase": "Running",
-    "__meta_kubernetes_pod_label_app_kubernetes_io_name": "otelgpu",
-    "__meta_kubernetes_pod_annotation_prometheus_io_scrape": "true",
-    "__meta_kubernetes_pod_annotation_prometheus_io_port": "9400",
-    "__meta_kubernetes_pod_annotation_prometheus_io_path": "/metrics",
-}
-
-
-def test_prometheus_finds_the_pods_by_their_annotations(promtool: Path, tmp_path: Path) -> None:
-    """prometheus-kubernetes.yml, with pods from a list: Debian's Prometheus cannot ask Kubernetes."""
-    config = yaml.safe_load((EXAMPLES / "prometheus-kubernetes.yml").read_text())
-    (job,) = config["scrape_configs"]
-    assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
-    others = {"phase": "Succeeded", "label_app_kubernetes_io_name": "web", "annotation_prometheus_io_scrape": "false"}
-    pods = [POD, *(POD | {f"__meta_kubernetes_pod_{name}": text} for name, text in others.items())]
-    job["static_configs"] = [
-        {"targets": [f"10.0.0.{number}:8080"], "labels": pod} for number, pod in enumerate(pods, 7)
-    ]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [str(promtool), "check", "service-discovery", str(tmp_path / "prometheus.yml"), "otelgpu"]
-    kept: list[dict[str, str]] = []
-    for seconds in (1, 30):  # it waits so long whatever it has found; a busy machine needs the second
-        done = subprocess.run([*command, f"--timeout={seconds}s"], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        if found := json.loads(done.stdout):
-            assert len(found) == len(pods)
-            kept = [one["labels"] for one in found if one["labels"]]
-            break
-
-    assert job["honor_labels"] is True
-    assert [(one["__address__"], one["__metrics_path__"]) for one in kept] == [("10.0.0.7:9400", "/metrics")]
-    assert {name: kept[0][name] for name in ("job", "node", "namespace", "pod")} == {
-        "job": "otelgpu",
-        "node": "node-1",
-        "namespace": "monitoring",
-        "pod": "otelgpu-x7",
-    }
 
 
 def collector_example() -> Any:

@@ -89,6 +89,24 @@ def test_the_chart_and_the_manifests_are_alike() -> None:
         assert here[probe] == expected
 
 
+def test_the_chart_is_scraped_as_the_manifests_are() -> None:
+    """Labels of otelgpu's own pod must not stand for whoever uses a GPU, in either way."""
+    base = kustomize.build(ROOT / "deploy" / "kubernetes" / "overlays" / "prometheus-operator")
+    monitors = [
+        one["spec"]["endpoints"]
+        for objects in (base, helm.render({"serviceMonitor": {"enabled": True}})[0])
+        for one in objects
+        if one["kind"] == "ServiceMonitor"
+    ]
+
+    assert monitors[1] == [{**monitors[0][0], "scheme": "http"}]
+    assert monitors[0][0]["honorLabels"] is True
+    assert monitors[0][0]["relabelings"][:2] == [
+        {"targetLabel": "job", "replacement": "otelgpu"},
+        {"action": "labeldrop", "regex": "container|namespace|pod"},
+    ]
+
+
 def test_the_chart_has_the_version_of_the_program() -> None:
     """AppVersion is the tag of the image that is pulled."""
     about = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())

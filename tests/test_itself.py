@@ -29,6 +29,8 @@ NAMES = [gpu.uuid for gpu in TRIO.gpus]
 # Each name with its type and its labels: a label that is not here could take values without bound.
 OWN = {
     "otelgpu_build_info": ("gauge", {"version", "python", "opentelemetry"}),
+    "otelgpu_config_last_reload_successful": ("gauge", set()),
+    "otelgpu_config_last_reload_success_timestamp_seconds": ("gauge", set()),
     "otelgpu_source_info": ("gauge", {"source", "driver_version", "library_version", "simulated", "detail"}),
     "otelgpu_source_up": ("gauge", {"source"}),
     "otelgpu_gpu_up": ("gauge", {"gpu", "UUID"}),

@@ -1,6 +1,8 @@
 """deploy/kubernetes: what it grants, sets and asks for is what the program needs, takes and answers."""
 
 import copy
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -109,6 +111,25 @@ def test_kustomize_builds_the_same(name: str) -> None:
     assert by_name(list(yaml.safe_load_all(done.stdout))) == by_name(overlay(name))
 
 
+def test_the_example_of_the_documentation_is_built(tmp_path: Path) -> None:
+    """Another namespace, another image and a setting of one's own, over components: what everybody has to write."""
+    command = builder()
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    match = re.search(r"```yaml\n# kustomization.yaml\n(.*?)```", text, re.DOTALL)
+    assert match is not None
+    here = os.path.relpath(FOLDER, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(re.sub(r"https:\S+?//deploy/kubernetes", here, match[1]))
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+
+    assert list(problems(objects)) == list(misfits(objects)) == []
+    assert {one["kind"] for one in objects} >= {"ServiceMonitor", "ClusterRoleBinding"}
+    assert daemonset(objects)["metadata"]["namespace"] == "gpu-monitoring"
+    assert container(objects)["image"] == "registry.example.com/otelgpu:0.1.0"
+    assert environ_of(container(objects))["OTELGPU_SAMPLING_INTERVAL"] == "15s"
+
+
 def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:
     """Kubernetes' own types, without a cluster."""
     if shutil.which("kubectl") is None:
@@ -155,6 +176,8 @@ def test_an_overlay_asks_for_no_more_rights_than_it_says(name: str) -> None:
     assert context["runAsNonRoot"] is (context["runAsUser"] != 0)
     assert context["capabilities"]["drop"] == ["ALL"]
     assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "privileged" not in context
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from otelgpu.config import SourceChoice
-from otelgpu.service import look
+from otelgpu.glance import look
 from otelgpu.sources.simulated.models import MODELS
 from tests.conftest import Golden
 from tests.fakenvml import models

@@ -1000,7 +1000,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
-    assert resident[-1] - resident[len(resident) // 4] < 3, resident[:: len(resident) // 10 or 1]
+    assert resident[-1] - resident[len(resident) // 4] < 5, resident[:: len(resident) // 10 or 1]
 
 
 # ---- the program
@@ -1061,7 +1061,7 @@ def test_the_setting_can_come_from_a_file(tmp_path: Path, proc: FakeProc) -> Non
 def test_when_off_none_of_it_is_loaded() -> None:
     """A plain scrape target stays small."""
     code = (
-        "import sys; from otelgpu.config import Config, SourceChoice; from otelgpu.service import look;"
+        "import sys; from otelgpu.config import Config, SourceChoice; from otelgpu.glance import look;"
         "look(Config(source=SourceChoice('simulated', '1xh100')), {});"
         "print(sorted({'otelgpu.processes', 'otelgpu.ledger', 'otelgpu.export.uses'} & set(sys.modules)))"
     )

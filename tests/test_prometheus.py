@@ -83,10 +83,17 @@ def scraping(program: Path, folder: Path, more: str = "", **served: Served | Her
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
     jobs = (JOB.format(name=name, port=each.port, more=more) for name, each in served.items())
     config.write_text("global: {scrape_interval: 1s, scrape_timeout: 900ms}\nscrape_configs:\n" + "".join(jobs))
+    with started(program, config, log) as running:
+        yield running
+
+
+@contextmanager
+def started(program: Path, config: Path, log: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus with this configuration; what it stores lies beside that."""
     command = [
         str(program),
         f"--config.file={config}",
-        f"--storage.tsdb.path={folder / 'data'}",
+        f"--storage.tsdb.path={config.parent / 'data'}",
         "--web.listen-address=127.0.0.1:0",
     ]
     with log.open("wb") as file:

@@ -16,18 +16,25 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from otelgpu.config import Mig
+from otelgpu.attribution.podresources_pb2 import Pod
+from otelgpu.config import Kubernetes, Mig
 from otelgpu.config.counters import parse
-from otelgpu.fields import CATALOGUE, find
+from otelgpu.fields import find
 from otelgpu.sources.nvml.questions import READABLE
 from otelgpu.sources.nvml.source import BESIDE
 from tests.conftest import RECORDINGS
-from tests.harness import Node, lines_of, series, until
+from tests.fakekubelet import Kubelet, pod
+from tests.fakenvml import Scenario
+from tests.harness import LIMIT, Node, lines_of, series, until
 from tests.recorded.dcgm_page import OF_INSTANCES, XID_COUNT, Recording, Sample, recording, sample, scenario
+from tests.test_kubernetes import kubelet
+
+__all__ = ["kubelet"]  # the fixture
 
 FOLDER = RECORDINGS / "dcgm-exporter"
-READ = frozenset(CATALOGUE[identity].name for identity in READABLE | BESIDE)
-DRIVER = "DCGM_FI_DRIVER_VERSION"
+READ = READABLE | BESIDE
+PROCESS = "DCGM_FI_PROCESS_NAME"
+LINES = 359  # sample lines of all pages
 
 Samples: TypeAlias = tuple[Sample, ...]
 Change: TypeAlias = Callable[[Samples], Samples]
@@ -67,12 +74,10 @@ def _labels(*names: str) -> Change:
     return lambda samples: tuple(each.without(frozenset(names)) for each in samples)
 
 
-def _pods(*, empty: bool) -> Change:
-    """Take the labels of the pod off the lines on which they are empty, or off those on which they are not."""
+def _no_pod(samples: Samples) -> Samples:
+    """Take the labels of the pod off the lines on which they are empty."""
     names = frozenset({"container", "namespace", "pod"})
-    return lambda samples: tuple(
-        each.without(names) if (each.label("pod") == "") is empty else each for each in samples
-    )
+    return tuple(each if each.label("pod") else each.without(names) for each in samples)
 
 
 def _by_field(samples: Samples) -> Samples:
@@ -111,9 +116,8 @@ def _not(wrong: Callable[[Sample], bool]) -> Change:
 NO_BUS_ID = Difference("that exporter had no label pci_bus_id yet", _labels("pci_bus_id"), "ours")
 NO_MODEL = Difference("2.x had no label modelName yet", _labels("modelName"), "ours")
 NO_XID_TEXT = Difference("that exporter did not yet say what an XID means", _labels("err_code", "err_msg"), "ours")
-PODS = Difference("who holds a GPU is told by attribution, which comes with a later change", _pods(empty=False))
-NO_POD = Difference("3.x wrote empty pod labels on a GPU that no pod holds; 4.8.2 writes none", _pods(empty=True))
-PROCESS_NAME = Difference("names DCGM's own process, which here is not there", _labels("DCGM_FI_PROCESS_NAME"))
+NO_POD = Difference("3.x wrote empty pod labels on a GPU that no pod holds; 4.8.2 writes none", _no_pod)
+PROCESS_NAME = Difference("names DCGM's own process, which here is not there", _labels(PROCESS))
 TWO_PAGES = Difference("the file holds the same page twice", _first_half)
 INSTANTS = Difference(
     "DCGM read the power once for each instance, moments apart; here all instances show one reading", _first_power
@@ -127,6 +131,11 @@ THEIRS = Difference(
 XID_ONCE = Difference(
     "an XID is the GPU's, and with parent_values=once it is shown there alone",
     _not(lambda each: each.name == "DCGM_FI_DEV_XID_ERRORS" and each.label("GPU_I_ID") != ""),
+)
+NO_NAME = Difference("the manual leaves labels away", _labels("device", "modelName"), "ours")
+BLANK = Difference(
+    "what DCGM cannot read was a number to exporters of 2020; here it is absent",
+    _not(lambda each: each.value == "9223372036854775794"),
 )
 ZEROS = Difference(
     "codes that matter stand at 0 before they come, so that `increase()` sees the first",
@@ -152,29 +161,23 @@ PAGES = {
     "a100-sxm4-40gb-mig-off-520.56.06.prom": Row((*MIG_520.differences, TWO_PAGES, CSV_ORDER), (PROFILING,)),
     "a100-sxm4-40gb-mig-on-empty-520.56.06.prom": Row(MIG_520.differences, (PROFILING,)),
     "a30-mig-2g.12gb-issue68.prom": Row((NO_BUS_ID, NO_POD), (PROFILING,)),
-    "dcgmproftester-2.1.prom": Row((NO_BUS_ID, NO_MODEL, PODS), (PROFILING,)),
+    "dcgmproftester-2.1.prom": Row((NO_BUS_ID, NO_MODEL), (PROFILING,)),
     "dgx-a100-nvlink-535.154.05.prom": Row((NO_BUS_ID,), (PROFILING,)),
-    "h100-mig-1g.10gb-535.129.03.prom": Row((PODS,)),
+    "h100-mig-1g.10gb-535.129.03.prom": Row(),
+    "quadro-rtx-blank-sentinel-2.1.4.prom": Row((NO_BUS_ID, NO_NAME, BLANK)),
     "t400-xid-injected-545.29.02.prom": Row((NO_BUS_ID, ZEROS)),
     "tesla-t4-460.106.00-docker.prom": Row((NO_BUS_ID, NO_XID_TEXT, PROCESS_NAME, CSV_ORDER), (NO_LINKS,)),
-    "tesla-t4-frac-pod-550.54.14.prom": Row((PODS,), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
+    "tesla-t4-470.182.03-label-fields.prom": Row((NO_BUS_ID, CSV_ORDER)),
+    "tesla-t4-frac-pod-550.54.14.prom": Row((), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
     "tesla-t4-idle-550.54.14.prom": Row((), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
-    "tesla-t4-whole-pod-550.54.14.prom": Row((PODS,), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
-    "tesla-t4-x2-525.60.13.prom": Row((NO_BUS_ID, NO_XID_TEXT, PODS, NO_POD), (PROFILING, NO_LINKS)),
+    "tesla-t4-whole-pod-550.54.14.prom": Row((), (PROFILING, NO_LINKS, NO_MEMORY_TEMP)),
+    "tesla-t4-x2-525.60.13.prom": Row((NO_BUS_ID, NO_XID_TEXT, NO_POD), (PROFILING, NO_LINKS)),
     "v100-sxm2-32gb-x4-issue250.prom": Row((NO_BUS_ID,)),
 }
 
-NOT_READ = "none of its fields is read so far"
-LABEL_FIELDS = "tesla-t4-470.182.03-label-fields.prom"
 UNUSED = {
     "blank-and-garbage-values.tsv": "a table of values, no page",
-    "quadro-rtx-blank-sentinel-2.1.4.prom": "from a manual: two labels of each line, with a blank between",
     "rtx-4090-prometheus-honor-labels-545.29.06.prom": "series as Prometheus has them, without values",
-    LABEL_FIELDS: "its one family is a threshold; its labels, two of which are numbers, are compared below",
-}
-
-UNREAD = {  # recorded fields that are not read so far
-    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "an older name; test_counters.py shows it",
 }
 
 ANSWERS = ("all of the recording", "what NVML knows")
@@ -183,16 +186,25 @@ ANSWERS = ("all of the recording", "what NVML knows")
 @pytest.mark.parametrize("answers", ANSWERS)
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.usefixtures("recordings")
-def test_the_same_readings_make_the_same_page(name: str, answers: str, node: Callable[..., Node]) -> None:
+def test_the_same_readings_make_the_same_page(
+    name: str, answers: str, node: Callable[..., Node], kubelet: Kubelet
+) -> None:
     """A dashboard, an alert and a recording rule made for dcgm-exporter find what they look for."""
     row, page = PAGES[name], _recording(name)
-    recorded = tuple(each for each in page.samples if each.name in READ)
+    recorded = page.samples
     beyond = row.beyond if answers == "what NVML knows" else ()
     lost = frozenset(each.name for each in recorded if any(each.name.startswith(part.prefix) for part in beyond))
     theirs = _settled(recorded, row, "theirs")
     expected = tuple(each for each in theirs if each.name not in lost)
 
-    running = node(scenario(recorded, without=lost), **_settings(recorded, row, page.types))
+    machine = scenario(recorded, without=lost)
+    settings = _settings(recorded, row, page.types)
+    if pods := _pods(recorded, machine):
+        kubelet.pods = pods
+        kubelet.start()
+        settings["kubernetes"] = Kubernetes(enabled=True, socket=str(kubelet.path))
+    running = node(machine, **settings)
+    assert running.pipeline.attribution.looked(LIMIT)
     until(lambda: _xids(running.page()) == sum(int(each.value) for each in expected if each.name == XID_COUNT), "XIDs")
     shown = running.settled_page()
 
@@ -220,56 +232,12 @@ def test_each_recording_is_compared_or_listed_with_the_reason() -> None:
 
 
 @pytest.mark.usefixtures("recordings")
-def test_each_recorded_field_is_read_or_listed_with_the_reason() -> None:
-    """A field that is no longer read would take its recorded lines along; one that is read now gets compared."""
-    names = {each.name for name in (*PAGES, *_not_read(), LABEL_FIELDS) for each in _recording(name).samples}
+def test_each_recorded_field_is_read() -> None:
+    """A field that is no longer read would take its recorded lines along."""
+    names = {each.name for name in PAGES for each in _recording(name).samples}
 
-    assert names - READ == set(UNREAD)
-
-
-@pytest.mark.usefixtures("recordings")
-def test_a_recording_that_is_not_used_for_want_of_fields_has_none_that_is_read() -> None:
-    """Once we read one of its fields, the recording is compared like the others."""
-    for name in _not_read():
-        assert not {each.name for each in _recording(name).samples} & READ, name
-
-
-@pytest.mark.parametrize(
-    "label",
-    [
-        "DCGM_FI_DEV_NAME",
-        "DCGM_FI_DEV_SERIAL",
-        "DCGM_FI_DEV_VBIOS_VERSION",
-        "DCGM_FI_DRIVER_VERSION",
-        "DCGM_FI_NVML_VERSION",
-        "DCGM_FI_DEV_BRAND",
-        "DCGM_FI_CUDA_DRIVER_VERSION",
-        "DCGM_FI_DEV_MINOR_NUMBER",
-    ],
-)
-@pytest.mark.usefixtures("recordings")
-def test_label_fields_are_written_as_recorded(label: str, node: Callable[..., Node]) -> None:
-    """Queries select by these labels."""
-    theirs = _recording(LABEL_FIELDS).samples[0]
-    machine = scenario([sample(f'DCGM_FI_DEV_SM_CLOCK{{gpu="0",UUID="{theirs.label("UUID")}"}} 300')]).but(
-        driver=theirs.label("DCGM_FI_DRIVER_VERSION"), nvml=theirs.label("DCGM_FI_NVML_VERSION")
-    )
-    machine = machine.with_gpu(
-        0,
-        name=theirs.label("modelName"),
-        brand=14,  # NVML_BRAND_NVIDIA: what nvidia-smi shows of every T4, too
-        serial=theirs.label("DCGM_FI_DEV_SERIAL"),
-        vbios=theirs.label("DCGM_FI_DEV_VBIOS_VERSION"),
-        answers={
-            "nvmlDeviceGetMinorNumber": int(theirs.label("DCGM_FI_DEV_MINOR_NUMBER")),
-        },
-    ).but(answers={"nvmlSystemGetCudaDriverVersion_v2": int(theirs.label("DCGM_FI_CUDA_DRIVER_VERSION"))})
-    rows = parse(f"DCGM_FI_DEV_SM_CLOCK, gauge, x\n{label}, label, x\n".encode(), "recorded.csv").rows
-
-    page = node(machine, fields=("recorded.csv",), counters=tuple(rows)).page()
-
-    (ours,) = map(sample, series(page))
-    assert ours.label(label) == theirs.label(label) != ""
+    assert [name for name in names if _identity(name) not in READ] == []
+    assert sum(len(_recording(name).samples) for name in PAGES) == LINES
 
 
 def _xids(page: str) -> float:
@@ -277,11 +245,19 @@ def _xids(page: str) -> float:
 
 
 def _recording(name: str) -> Recording:
-    return recording((FOLDER / name).read_text())
+    return recording((FOLDER / name).read_text().replace('", ', '",'))  # the manual has a blank there
 
 
-def _not_read() -> list[str]:
-    return [name for name, reason in UNUSED.items() if reason == NOT_READ]
+def _pods(samples: Samples, machine: Scenario) -> list[Pod]:
+    """The pods whose labels stand on these lines, as the kubelet tells of them."""
+    held: dict[tuple[str, ...], dict[str, None]] = {}
+    for each in samples:
+        gpu, place = machine.gpus[int(each.label("gpu"))], each.label("GPU_I_ID")
+        devices = [one.uuid for one in gpu.instances if one is not None and place == str(one.gi)] or [gpu.uuid]
+        if each.label("pod"):
+            owner = tuple(map(each.label, ("pod", "container", "namespace")))
+            held.setdefault(owner, {}).update(dict.fromkeys(devices))
+    return [pod(name, *ids, container=inside, namespace=space) for (name, inside, space), ids in held.items()]
 
 
 def _settled(samples: Samples, row: Row, side: str) -> Samples:
@@ -298,7 +274,9 @@ def _settings(recorded: Iterable[Sample], row: Row, types: Iterable[str]) -> dic
     samples = tuple(recorded)
     kinds = {name: find(name).kind.value for name in (each.name for each in samples)}  # type: ignore[union-attr]
     kinds |= {name: kind for _, _, name, kind in map(str.split, types) if name in kinds}
-    kinds |= {DRIVER: "label"} if samples[0].label(DRIVER) else {}
+    kinds |= dict.fromkeys(
+        (name for name, _ in samples[0].labels if name.startswith("DCGM_") and name != PROCESS), "label"
+    )
     rows = "".join(f"{name}, {kind}, as recorded\n" for name, kind in kinds.items())
     return {
         "compat": "4.8.2",

@@ -31,7 +31,7 @@ from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakenvml.rarer import RARER
 from tests.fakeproc import FakeProc, container_id
 from tests.faults.rig import distinct, up
-from tests.harness import Node, config, lines_of, values
+from tests.harness import Node, config, lines_of, until, values
 from tests.test_page import OWN
 
 Start = Callable[..., Node]
@@ -39,6 +39,7 @@ Start = Callable[..., Node]
 MACHINES = dict(models.MAKERS) | dict(RARER)
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 FEW = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED")
+XID_TOTAL = "DCGM_EXP_XID_ERRORS_TOTAL"
 FOUR = distinct(models.h100(4))
 SIMULATED = ("--source", "simulated:1xt4+1xh100-mig")
 
@@ -167,6 +168,26 @@ def test_what_does_not_answer_does_not_answer_in_the_replay(broken: Scenario, no
 
     assert numbered(page) == numbered(live)
     assert list(up(page).values()) == list(up(live).values())
+
+
+def test_the_xid_that_took_a_gpu_down_is_replayed(node: Start, tmp_path: Path) -> None:
+    """What the driver told of a GPU that answers nothing any more is the first that a maintainer looks for."""
+    taps: list[Tap] = []
+    path, fields = tmp_path / "xid.jsonl", (XID_TOTAL, FEW[1])
+    running = node(FOUR, fields=fields, sampling=Sampling(reuse=0), tap=tapped(taps))
+    well = taps[0].taken()
+    running.show(FOUR.with_xid(1, 79))
+    until(lambda: [one for one in lines_of(running.page()) if one.name == XID_TOTAL and one.value] != [], "the event")
+    running.show(FOUR.with_xid(1, 79).with_gpu(1, lost=True))
+    until(lambda: sorted(up(running.page()).values()) == [0, 1, 1, 1], "the GPU is down")
+    write(path, fields, well, taps[0].taken())
+    again = node(FOUR, fields=fields, source=replaying(path))
+    again.page()
+    page = again.page()
+
+    told = [line for line in lines_of(page) if line.name == XID_TOTAL and line.value == 1]
+    assert [(line.labels["gpu"], line.labels["xid"]) for line in told] == [("1", "79")]
+    assert sorted(up(page).values()) == [0, 1, 1, 1]
 
 
 def test_a_gpu_that_was_not_asked_says_so(node: Start, fake: Fake, tmp_path: Path) -> None:

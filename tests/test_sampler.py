@@ -14,9 +14,11 @@ import pytest
 from otelgpu.config import Sampling
 from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE
+from otelgpu.limit import FIRST_PAUSE, LONGEST_PAUSE
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, Snapshot, SourceFacts
-from otelgpu.sampler import FIRST_PAUSE, LONGEST_PAUSE, Pace, Sampler
+from otelgpu.sampler import Sampler
 from otelgpu.sources import DeviceDownError
+from otelgpu.terms import Pace
 from otelgpu.worker import Worker
 from tests.fakenvml import models
 from tests.faults.rig import FEW, POWER

@@ -678,7 +678,7 @@ def test_a_client_that_does_not_read_is_hung_up_on() -> None:
                 answered=lambda *_: None,
                 send_limit=0.05,
             )
-            server = HTTPServer(application(site))
+            server = HTTPServer(application(lambda: site))
             sockets = bind_sockets(0, "127.0.0.1")
             server.add_sockets(sockets)
             reader, writer = await asyncio.open_connection("127.0.0.1", sockets[0].getsockname()[1], limit=1000)

@@ -4,7 +4,7 @@ Rule 1: where nobody is asked nothing of it is imported: it costs more than half
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry.metrics import Meter
 
@@ -37,6 +37,14 @@ class NoAttribution:
     def stop(self, _: float) -> bool:
         """End nothing."""
         return True
+
+
+AnyAttribution: TypeAlias = "Attribution | NoAttribution"
+
+
+def asked_for_owners(config: Config) -> object:
+    """Give what of the settings decides who is asked, and how."""
+    return config.kubernetes, config.jobs, config.processes.by != "off"
 
 
 def attribution_of(config: Config, environ: Mapping[str, str]) -> "Attribution | NoAttribution":

@@ -1,6 +1,6 @@
 """The command line of `otelgpu compare`.
 
-Rule 1: made whenever otelgpu starts, so nothing is loaded here that only the comparing needs.
+Rule 1: made also where only its help is wanted, so nothing is loaded here that only the comparing needs.
 Rule 2: no setting is read: a page is compared as it is.
 """
 

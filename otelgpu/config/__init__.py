@@ -5,7 +5,8 @@ from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.load import load
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes
 from otelgpu.config.picks import Pick
-from otelgpu.config.settings import Config, Otlp, Sampling, Server
+from otelgpu.config.serving import Server
+from otelgpu.config.settings import Config, Otlp, Sampling
 from otelgpu.config.values import Address, SourceChoice, parse_address
 
 __all__ = [

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from otelgpu.config.counters import Parsed, merged, parse, read
-from otelgpu.config.given import Given, Problem
+from otelgpu.config.given import Files, Given, Problem, digest
 from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.settings import Config
 from otelgpu.config.values import is_file
@@ -25,8 +25,8 @@ DATA = Path(__file__).resolve().parent.parent / "data"  # shipping.py makes what
 WORDS = {"default-counters.csv": "default", "dcp-metrics-included.csv": "default", "1.x-compatibility-metrics.csv": ""}
 
 
-def with_counters(config: Config, given: Iterable[Given], problems: list[Problem]) -> Config:
-    """Add the rows of the files that *given*, the texts of the setting `fields`, name."""
+def with_counters(config: Config, given: Iterable[Given], problems: list[Problem], files: Files) -> Config:
+    """Add the rows of the files that *given*, the texts of the setting `fields`, name; *files* is told of each."""
     rows: list[Counter] = []
     fields = list(config.fields)
     remarks: list[Remark] = []
@@ -35,13 +35,14 @@ def with_counters(config: Config, given: Iterable[Given], problems: list[Problem
         path = (one.text or "").strip()
         if not is_file(path):
             continue
+        files[path] = ""  # also one that is not there yet
         if (shipped := _shipped(path)) is not None:
             text = f"{one.origin}: {path} is not there; what comes with otelgpu under that name is shown"
             remarks.append(Remark(text, logging.INFO))
             if word := WORDS[shipped.name]:
                 fields[fields.index(path)] = word
                 continue
-        parsed = _parsed(one, str(shipped or path), problems)
+        parsed = _parsed(one, str(shipped or path), problems, files)
         rows += parsed.rows
         remarks += parsed.remarks
         if config.lenient:
@@ -62,9 +63,11 @@ def _shipped(path: str) -> Path | None:
     return DATA / name
 
 
-def _parsed(one: Given, path: str, problems: list[Problem]) -> Parsed:
+def _parsed(one: Given, path: str, problems: list[Problem], files: Files) -> Parsed:
     try:
-        return parse(read(path), whole(path))
+        content = read(path)
+        files[path] = digest(content)
+        return parse(content, whole(path))
     except ValueError as error:
         problems.append(one.problem(error))
         return Parsed()

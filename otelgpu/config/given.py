@@ -3,22 +3,32 @@
 Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
 """
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
-from otelgpu.config.words import UnknownWordError, nearest, plain, shown
+from otelgpu.config.words import UnknownWordError, may_hold_password, nearest, plain, shown
 
 FILE_VARIABLE = PREFIX + "CONFIG"
 HEADERS = "otlp.headers"  # what these hold is often a password, so that a message shows no more than their place
+ENDPOINT = "otlp.endpoint"
 NAMELESS = "="  # stands for the name of an entry that was given without one
 _SERVICE_LINK = re.compile(
     r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
 )
+
+
+Files: TypeAlias = dict[str, str]  # by path: what tells its content from another (see `digest`); "" where it has none
+
+
+def digest(content: bytes) -> str:
+    """Return the first 16 digits that `sha256sum` shows of a file."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class Flag(NamedTuple):
@@ -58,7 +68,8 @@ class Given:
 
     def problem(self, what: str | ValueError) -> Problem:
         """Finish a message about this text."""
-        got = "" if self.got is None or self.setting.key == HEADERS else f", got {shown(self.got)}"
+        is_secret = self.setting.key == HEADERS or (self.setting.key == ENDPOINT and may_hold_password(self.got or ""))
+        got = "" if self.got is None or is_secret else f", got {shown(self.got)}"
         if isinstance(what, UnknownWordError):
             return Problem(f"{self.place}: {what.sentence}", self.line, what, got)
         return Problem(f"{self.place}: {what}{got}", self.line)

@@ -19,6 +19,7 @@ from otelgpu.config.given import (
     FILE_VARIABLE,
     HEADERS,
     NAMELESS,
+    Files,
     Flag,
     Given,
     Problem,
@@ -53,18 +54,21 @@ def load(
     parse_spec: SpecParser | None = None,
     more: Iterable[Problem] = (),
     drop_in: bool = False,
+    files: Files | None = None,
 ) -> Config:
     """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
     With `drop_in` the defaults are dcgm-exporter's. `parse_spec` judges the SPEC of simulated:SPEC; it raises
-    ValueError with a sentence on what would be right.
+    ValueError with a sentence on what would be right. *files* gets every file that is asked for.
     """
+    files = {} if files is None else files
+    files.clear()
     problems: list[Problem] = []
     remarks: list[Remark] = []
     standard = chosen_exporters(environ, problems)
     above = (
-        _grouped(_from_file(environ, config_path, problems)),
+        _grouped(_from_file(environ, config_path, problems, files)),
         _grouped((*from_their_environ(environ), *from_their_variables(environ, problems, remarks))),
         _grouped(from_environ(environ, problems)),
         _grouped(from_their_flags(flags, problems, remarks)),
@@ -82,7 +86,7 @@ def load(
         remarks=tuple(remarks),
     )
     problems += _contradictions(config, chosen)
-    config = with_counters(config, chosen.get("fields", ()), problems)
+    config = with_counters(config, chosen.get("fields", ()), problems, files)
     config = _with_web(config, chosen.get("server.web_config", ()), problems)
     problems += from_sdk(environ)
     problems += more
@@ -118,7 +122,9 @@ def finished(problems: Iterable[Problem]) -> list[str]:
     return lines
 
 
-def _from_file(environ: Mapping[str, str], config_path: str | None, problems: list[Problem]) -> Iterator[Given]:
+def _from_file(
+    environ: Mapping[str, str], config_path: str | None, problems: list[Problem], files: Files
+) -> Iterator[Given]:
     path, asked_by = config_path, f"--config {whole(config_path or '')}"
     if path is None:
         path = environ.get(FILE_VARIABLE) or None
@@ -127,7 +133,7 @@ def _from_file(environ: Mapping[str, str], config_path: str | None, problems: li
         return
     from otelgpu.config.yamlfile import from_file  # here, because yaml costs 20 ms and most starts have no file
 
-    yield from from_file(path, asked_by=asked_by, problems=problems)
+    yield from from_file(path, asked_by=asked_by, problems=problems, files=files)
 
 
 def _grouped(given: Iterable[Given]) -> dict[str, list[Given]]:

@@ -17,51 +17,15 @@ from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes, parse_root
 from otelgpu.config.picks import Pick, parse_pick, split_devices
+from otelgpu.config.serving import Server
 from otelgpu.config.values import (
-    Address,
     SourceChoice,
     check_header_name,
     check_label_name,
-    parse_address,
     parse_endpoint,
     parse_field_name,
     parse_source,
 )
-
-
-class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where and for how many the pages are served."""
-
-    listen: Annotated[
-        tuple[Address, ...],
-        _about(
-            "Addresses to serve on: `:9400`, `127.0.0.1:0` (any free port), `[::1]:9400`, `unix:/path`.",
-            flag="--listen",
-            word="ADDRESS",
-            parse=parse_address,
-        ),
-    ] = (Address(port=9400),)
-    max_requests: Annotated[
-        int,
-        Meta(ge=1, le=10000),
-        _about("More requests than this at the same time are answered with 503."),
-    ] = 40
-    expected_gpus: Annotated[
-        int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")
-    ] = 0
-    isolate: Annotated[
-        bool,
-        _about("Ask the driver in a process of its own: a crash inside its library costs that one.", flag="--isolate"),
-    ] = False
-    web_config: Annotated[
-        str,
-        _about(
-            "Prometheus' web configuration file: TLS, passwords, headers (docs/web.md).",
-            flag="--web-config-file",
-            variable="DCGM_EXPORTER_WEB_CONFIG_FILE",
-            word="FILE",
-        ),
-    ] = ""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

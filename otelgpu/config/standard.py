@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from otelgpu.config.given import Given, Problem
 from otelgpu.config.keys import SETTINGS
 from otelgpu.config.values import parse_seconds
-from otelgpu.config.words import one_of, shown
+from otelgpu.config.words import may_hold_password, one_of, shown
 
 EXPORTERS = ("otlp", "prometheus", "console", "none")
 LOG_EXPORTERS = ("otlp", "console", "none")
@@ -126,9 +126,8 @@ def _endpoint(environ: Mapping[str, str], asked_by: str, signal: str, problems: 
         text = original
         if "://" not in text:
             if protocol != "grpc":
-                problems.append(
-                    Problem(f"{variable}: expected http://HOST:PORT or https://HOST:PORT, got {shown(text)}")
-                )
+                got = "" if may_hold_password(text) else f", got {shown(text)}"
+                problems.append(Problem(f"{variable}: expected http://HOST:PORT or https://HOST:PORT{got}"))
                 return
             insecure = _first(environ, "INSECURE", signal)[1].lower() == "true"
             text = f"{'http' if insecure else 'https'}://{text}"

@@ -97,9 +97,6 @@ _ROWS = (
         "clock events are not counted",
         default="300000",
     ),
-    _later(
-        "--web-systemd-socket", EXPORTER + "SYSTEMD_SOCKET", "sockets of systemd are not taken over", is_switch=True
-    ),
     _later("--dump-enabled", EXPORTER + "DUMP_ENABLED", DUMPS, is_switch=True),
     _later("--dump-directory", EXPORTER + "DUMP_DIRECTORY", DUMPS, default="/tmp/dcgm-exporter-debug"),  # noqa: S108
     _later("--dump-retention", EXPORTER + "DUMP_RETENTION", DUMPS, default="24"),

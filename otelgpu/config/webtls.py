@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otelgpu.config.words import one_of
+from otelgpu.config.words import one_of, whole
 
 NOBODY, ANY, CHECKED = "NoClientCert", "RequireAnyClientCert", "RequireAndVerifyClientCert"
 _GIVEN = "VerifyClientCertIfGiven"
@@ -211,7 +211,7 @@ def _text(pem: Pem, complain: Complain) -> str | None:
             with Path(pem.path).open("rb") as file:
                 content = file.read(_LARGEST + 1)
         except (OSError, ValueError) as error:
-            complain(pem.key, f"{pem.path}: {_said(error)}")
+            complain(pem.key, f"{whole(pem.path)}: {_said(error)}")
             return None
     if len(content) > _LARGEST:
         complain(pem.key, f"larger than {_LARGEST >> 20} MiB, so not what is expected here")

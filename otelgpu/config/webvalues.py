@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection
 from otelgpu.config.words import meant, one_of, shown
 
 MOST_COST = 15  # of a hash: a check takes 2 s then, twice as long for each more
-_HASH = re.compile(r"\$2[abxy]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
+# 16 bytes of salt and 23 of hash; the last character of the salt holds two bits, and bcrypt takes no others there.
+_HASH = re.compile(r"\$2[abxy]\$([0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(rf"(?:[0-9]{{1,9}}(?:\.[0-9]{{1,9}})?(?:{'|'.join(_UNITS)}))+")
 _PIECE = re.compile(rf"([0-9.]+)({'|'.join(_UNITS)})")
 _MOST_TOLD = 8  # choices in a message
+_COUNT = re.compile("[1-9][0-9]{0,8}")
 _MOST_BURST = 1_000_000
 _TRUE, _FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n")  # of YAML 1.1
 
@@ -49,7 +51,7 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """Read a number of requests. Raise ValueError."""
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:10]) <= _MOST_BURST):
+    if not (_COUNT.fullmatch(text) and int(text) <= _MOST_BURST):
         raise ValueError(f"expected a number of requests, 1 to {_MOST_BURST}, got {shown(text)}")
     return int(text)
 

@@ -15,6 +15,11 @@ def shown(text: str) -> str:
     return f'"{inner}"' if len(text) <= _SHOWN else f'"{inner}..." ({len(text)} characters)'
 
 
+def may_hold_password(address: str) -> bool:
+    """Whether an address has a part that is a password often enough; a message does not show it then."""
+    return "@" in address or "?" in address
+
+
 def one_line(text: str) -> str:
     """Escape whatever would break the line, move the cursor or not encode; the rest stays as it is."""
     if text.isprintable():

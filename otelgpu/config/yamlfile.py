@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from otelgpu.config.given import HEADERS, Given, Problem
+from otelgpu.config.given import HEADERS, Files, Given, Problem, digest
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, meant, plain, shown, whole
 
@@ -29,13 +29,14 @@ class UnusableError(Exception):
     """Nothing can be taken from the file; the text is the finished problem."""
 
 
-def from_file(path: str, *, asked_by: str, problems: list[Problem]) -> Iterator[Given]:
+def from_file(path: str, *, asked_by: str, problems: list[Problem], files: Files) -> Iterator[Given]:
     """Give back every value of the file in its order, and add what is wrong with the file to the problems.
 
     `asked_by` is where the path was given: "--config otelgpu.yaml", "OTELGPU_CONFIG: otelgpu.yaml".
     """
     try:
-        root = root_of(path, asked_by=asked_by)
+        files[path] = ""
+        root = root_of(path, asked_by=asked_by, files=files)
     except UnusableError as error:
         problems.append(Problem(str(error)))
         return
@@ -43,19 +44,20 @@ def from_file(path: str, *, asked_by: str, problems: list[Problem]) -> Iterator[
         yield from Walk(whole(path), problems).settings(root)
 
 
-def root_of(path: str, *, asked_by: str) -> yaml.Node | None:
-    """Give back what the file holds as nodes, None where it holds nothing. Raise UnusableError."""
-    root = _root(_text(path, asked_by), name=whole(path))
+def root_of(path: str, *, asked_by: str, files: Files | None = None) -> yaml.Node | None:
+    """Give back what the file holds as nodes, None where it holds nothing; note it in *files*. Raise UnusableError."""
+    root = _root(_text(path, asked_by, {} if files is None else files), name=whole(path))
     return None if root is None or is_null(root) else root
 
 
-def _text(path: str, asked_by: str) -> str:
+def _text(path: str, asked_by: str, files: Files) -> str:
     name = whole(path)
     try:
         if not path:
             raise UnusableError(f"{asked_by}: expected a file name")
         with Path(path).open("rb") as file:
             content = file.read(_LARGEST + 1)
+        files[path] = digest(content)
     except OSError as error:
         raise UnusableError(f"{asked_by}: {(error.strerror or str(error)).lower()}") from None
     except ValueError:  # a NUL or a lone surrogate in the path

@@ -18,9 +18,10 @@ from otelgpu.embed.visible import CUDA, NVIDIA, VisibleSource, visible
 from otelgpu.export.status import STATUS_FIELDS
 from otelgpu.fields import Field
 from otelgpu.model import Device, Snapshot
-from otelgpu.sampler import Pace, Sampler
+from otelgpu.sampler import Sampler
 from otelgpu.sources import Source
 from otelgpu.sources.choice import Choice, make_source, warn_unreadable
+from otelgpu.terms import Pace
 from otelgpu.views import View
 
 logger = logging.getLogger(__name__)

@@ -21,26 +21,13 @@ from otelgpu.export.ownernames import (
     USE_LABELS,
 )
 from otelgpu.export.podlabels import renamed_labels, shown_pod_labels
+from otelgpu.export.special import PER_PROCESS
 from otelgpu.fields import Field, Number, Shape
 from otelgpu.fields.maker import NVIDIA, PREFIX, rule_name
-from otelgpu.fields.xid import xid_text
-from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot, Use
+from otelgpu.model import NOBODY, Attributes, Device, Owner, OwnerKind, Owners, Series, Snapshot
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"  # the conventions that SemconvJoin's names are of
 HOSTNAME_LABEL: Mapping[str, str] = {"4.8.2": "Hostname", "4.8.3": "hostname", "4.9": "hostname"}
-
-
-def _xid_labels(number: float) -> Attributes:
-    return (("err_code", str(int(number))), ("err_msg", xid_text(int(number))))
-
-
-# Fields whose labels on the dcgm page follow the value, by field id. OpenTelemetry's points have none: a value that
-# changes its attributes starts a new series each time.
-VALUE_LABELS: Mapping[int, Callable[[float], Attributes]] = {230: _xid_labels}
-
-# Fields (GPU_UTIL, FB_USED) that dcgm-exporter measures per process in its sharing mode: there a row of a pod is not a
-# copy of the device's value but what the pod uses, which is known where processes are asked about.
-PER_PROCESS: Mapping[int, Callable[[Use], int | None]] = {203: lambda use: use.sm, 252: lambda use: use.memory}
 
 
 class Copy(NamedTuple):

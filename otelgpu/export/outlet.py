@@ -27,6 +27,10 @@ class Outlet(WayOut, Protocol):
     """Something that collects at its own pace and sends what it collected."""
 
     @property
+    def follows(self) -> "Outlet | None":
+        """Whose work it goes on with, until it is started."""
+
+    @property
     def reader(self) -> MetricReader:
         """What the MeterProvider has to know of."""
 
@@ -40,6 +44,10 @@ class EventOutlet(WayOut, Protocol):
     @property
     def fields(self) -> frozenset[int]:
         """Which fields have to be read for it."""
+
+    @property
+    def follows(self) -> "EventOutlet | None":
+        """Whose work it goes on with, until it is started."""
 
     def told(self, xid: Xid) -> None:
         """Hear of an XID. Neither blocks nor raises."""
@@ -55,6 +63,7 @@ class NoEvents:
     """In place of an EventOutlet where no events are wanted."""
 
     fields: frozenset[int] = frozenset()
+    follows: None = None
 
     def told(self, xid: Xid) -> None:
         """Nobody hears of it."""

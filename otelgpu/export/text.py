@@ -10,6 +10,7 @@ Rule 4: a family without a sample is not on the page, and each family is on it o
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 from opentelemetry.sdk.metrics.export import (
@@ -23,9 +24,10 @@ from opentelemetry.sdk.metrics.export import (
 
 from otelgpu.config.listed import LABEL, Counter
 from otelgpu.export.generations import Generations
-from otelgpu.export.join import PER_PROCESS, VALUE_LABELS, Copy, DcgmJoin, shape_named, written
+from otelgpu.export.join import Copy, DcgmJoin, shape_named, written
 from otelgpu.export.numberlabels import NumberLabels
 from otelgpu.export.owners import State, allocatable, owner_metrics, state_metrics, states
+from otelgpu.export.special import PER_PROCESS, VALUE_LABELS
 from otelgpu.fields import Field, help_in, kind_in
 from otelgpu.instruments import SERIES
 from otelgpu.model import NOBODY, Attributes, Device, Owners, Series, SeriesKey, Snapshot, Use
@@ -77,10 +79,10 @@ class TextPage:
     ) -> None:
         self._join = join
         self._generations = Generations([join, *also])
+        numeric = [item for item in fields if item.is_numeric]
         rows: dict[int, list[Counter]] = {}
         for row in counters:
             rows.setdefault(row.field, []).append(row)
-        numeric = [item for item in fields if item.is_numeric]
         self._families = {item.name.lower(): [*self._families_of(item, rows.get(item.id, []))] for item in numeric}
         as_labels = [item for item in numeric for row in rows.get(item.id, ()) if row.kind == LABEL]
         self._number_labels = NumberLabels(as_labels, join)
@@ -288,9 +290,7 @@ def _own_block(metric: Metric, *, openmetrics: bool) -> list[str]:
 
 
 def _write_histogram(lines: list[str], name: str, pairs: list[tuple[str, str]], point: HistogramDataPoint) -> None:
-    total = 0
-    for bound, count in zip([*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True):
-        total += count
+    for bound, total in zip([*point.explicit_bounds, float("inf")], accumulate(point.bucket_counts), strict=True):
         lines.append(f"{name}_bucket{labelled([*pairs, ('le', _plain(float(bound)))])} {total}")
     lines.append(f"{name}_sum{labelled(pairs)} {_plain(point.sum)}")
     lines.append(f"{name}_count{labelled(pairs)} {point.count}")

@@ -88,12 +88,12 @@ class Site:
 
 
 class _Here(Plain):
-    """A handler of this site."""
+    """A handler of the site that is served when the request comes."""
 
     site: Site
 
-    def initialize(self, site: Site) -> None:
-        self.site = site
+    def initialize(self, site: Callable[[], Site]) -> None:
+        self.site = site()
 
     post = put = patch = delete = options = Plain.refuse
 
@@ -221,19 +221,19 @@ class Nothing(_Here):
             self.say(404, "not found")
 
 
-def application(site: Site) -> Application:
-    """Build the tornado application."""
+def application(site: Callable[[], Site]) -> Application:
+    """Build the tornado application; *site* says at each request what is served. Whoever holds the driver stays."""
     arguments = {"site": site}
     paths = [("/metrics", Metrics), ("/health", Health), ("/healthz", Alive), ("/readyz", Ready), ("/", Home)]
     return _Site(
         [
             *((path, handler, arguments) for path, handler in paths),
-            *driver_paths(site.driver),
+            *driver_paths(site().driver),
         ],
         default_handler_class=Nothing,
         default_handler_args=arguments,
         log_function=_log,
-        gate=site.gate,
+        gate=site().gate,
     )
 
 

@@ -11,10 +11,14 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from otelgpu.errors import StartError
 from otelgpu.server.application import Site
 from otelgpu.server.running import STOP, Life, serve_until
+
+if TYPE_CHECKING:
+    from otelgpu.server.running import Manager
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +44,22 @@ class _Call:
 class Beside:
     """Serves *site* on bound *sockets* from `start` to `stop`."""
 
-    def __init__(self, site: Site, sockets: Sequence[socket.socket], life: Life) -> None:
+    def __init__(
+        self, site: Site, sockets: Sequence[socket.socket], life: Life, *, manager: "Manager | None" = None
+    ) -> None:
         self._sockets = sockets
         self._owner = os.getpid()
         self._call = _Call()
         self._serving = threading.Event()
-        serve = partial(serve_until, self._call, site, sockets, life, announce=lambda _: self._serving.set())
+        serve = partial(
+            serve_until,
+            self._call,
+            lambda: site,
+            sockets,
+            life,
+            announce=lambda _: self._serving.set(),
+            manager=manager,
+        )
         self._thread = threading.Thread(target=self._run, args=(serve,), name="otelgpu-server", daemon=True)
 
     def start(self) -> None:

@@ -12,14 +12,16 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.metrics import Meter, Observation
+from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream
 
@@ -129,7 +131,8 @@ class Guard:
 
     def knows(self, request: HTTPServerRequest) -> bool:
         """Whether a request that is answered came with a password, or over a certificate that was checked."""
-        return bool(self._web.users) or bool(request.get_ssl_certificate())
+        sock = cast("HTTP1Connection", request.connection).stream.socket
+        return bool(self._web.users) or (isinstance(sock, ssl.SSLSocket) and bool(sock.getpeercert()))
 
     async def watch(self) -> None:
         """Look at the files again and again."""

@@ -6,13 +6,13 @@ Rule 1: a file is removed only when it is a socket that nobody listens on, or th
 import errno
 import socket
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tornado.netutil import bind_sockets
 
-from otelgpu.config import Address
+from otelgpu.config import Address, Config
 from otelgpu.errors import StartError
 
 BACKLOG = 128
@@ -22,6 +22,16 @@ WORDS = {
     errno.EACCES: "this user may not listen there",
     errno.EADDRNOTAVAIL: "this machine has no such address",
 }
+
+
+def sockets_of(config: Config, environ: MutableMapping[str, str]) -> list[socket.socket]:
+    """Bind what the settings say, or take over what systemd has bound. Raise StartError."""
+    if config.server.systemd_socket:
+        from otelgpu.server.activated import passed  # here: hardly anybody has it
+
+        return passed(environ, f"{config.origin('server.systemd_socket')}: server.systemd_socket")
+    listen = enumerate(config.server.listen)
+    return bound_all((address, config.origin("server.listen", i)) for i, address in listen)
 
 
 def bound_all(addresses: Iterable[tuple[Address, str]]) -> list[socket.socket]:
@@ -97,7 +107,8 @@ def _meaning(error: OSError) -> str:
 def shown(sock: socket.socket, scheme: str = "http") -> str:
     """Name a bound socket as a URL that a client on this machine can use."""
     if sock.family == socket.AF_UNIX:
-        return f"unix:{sock.getsockname()}"
+        name = sock.getsockname()  # bytes where it is abstract
+        return f"unix:{name if isinstance(name, str) else '@' + name[1:].decode(errors='replace')}"
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104 - named, not bound
         host = "localhost"

@@ -14,10 +14,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tornado.http1connection import HTTP1ServerConnection
 from tornado.httpserver import HTTPServer
@@ -30,6 +30,9 @@ from otelgpu.server.application import Site, application
 from otelgpu.server.listen import remove_files, shown
 from otelgpu.server.plain import Gate
 from otelgpu.server.threads import ready
+
+if TYPE_CHECKING:
+    from otelgpu.server.notify import Notify
 
 logger = logging.getLogger(__name__)
 
@@ -103,15 +106,49 @@ class Signals:
             self._wake()
 
 
+if TYPE_CHECKING:  # a Protocol weighs ten kilobytes
+
+    class Manager(Protocol):
+        """A service manager that wants to be told how things stand (systemd; see notify.py)."""
+
+        @property
+        def pulse(self) -> float | None:
+            """Seconds between two signs of life, if it wants any."""
+
+        def ready(self, status: str = "") -> None:
+            """There is a page to be had."""
+
+        def alive(self) -> None:
+            """The loop goes round."""
+
+        def stopping(self) -> None:
+            """The end has begun."""
+
+
+def manager_of(environ: Mapping[str, str]) -> "Notify | None":
+    """Give the service manager that started this process and wants to be told; None where there is none."""
+    if not environ.get("NOTIFY_SOCKET"):
+        return None
+    from otelgpu.server.notify import Notify  # here: most are not started by systemd
+
+    return Notify(environ)
+
+
 def serve_until(
-    ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, *, announce: Callable[[str], None]
+    ending: Ending,
+    site: Callable[[], Site],
+    sockets: Sequence[socket.socket],
+    life: Life,
+    *,
+    announce: Callable[[str], None],
+    manager: "Manager | None" = None,
 ) -> bool:
-    """Serve *site* until the *ending*; say whether *life* ended within the time it has.
+    """Serve what *site* gives until the *ending*; say whether *life* ended within the time it has.
 
     Raise StartError when there is an obstacle; *life* has been stopped then.
     """
     try:
-        return asyncio.run(_serve(ending, site, sockets, life, announce))
+        return asyncio.run(_serve(ending, site, sockets, life, announce, manager))
     finally:
         remove_files(sockets)
 
@@ -167,13 +204,19 @@ class _Server(HTTPServer):
 
 
 async def _serve(
-    ending: Ending, site: Site, sockets: Sequence[socket.socket], life: Life, announce: Callable[[str], None]
+    ending: Ending,
+    site: Callable[[], Site],
+    sockets: Sequence[socket.socket],
+    life: Life,
+    announce: Callable[[str], None],
+    manager: "Manager | None",
 ) -> bool:
     ended = asyncio.ensure_future(ending.wait())
     aside = partial(asyncio.get_running_loop().run_in_executor, ready(ASIDE, "otelgpu-life"))
+    gate = site().gate
     server = _Server(
         application(site),
-        gate=site.gate,
+        gate=gate,
         max_header_size=LONGEST_HEADERS,
         max_body_size=64 * 1024,
         body_timeout=10.0,
@@ -187,13 +230,27 @@ async def _serve(
         raise StartError(str(obstacle.result()))
     if not ended.done():
         server.add_sockets(sockets)
-        _announce(sockets, announce, "http" if site.gate is None else site.gate.scheme)
-    watching = None if site.gate is None else asyncio.ensure_future(site.gate.watch())
+        _announce(sockets, announce, "http" if gate is None else gate.scheme)
+        if manager is not None:
+            manager.ready(f"serving {', '.join(dict.fromkeys(map(shown, sockets)))}")
+            _beat(manager, site)
+    watching = None if gate is None else asyncio.ensure_future(gate.watch())
     await ended
     if watching is not None:
         watching.cancel()
     logger.info("stopping")
-    return await _end(server, site, sockets, lambda seconds: aside(life.stop, seconds))
+    if manager is not None:
+        manager.stopping()
+    return await _end(server, site(), sockets, lambda seconds: aside(life.stop, seconds))
+
+
+def _beat(manager: "Manager", site: Callable[[], Site]) -> None:
+    """Give signs of life as long as the loop goes round and /healthz would be good; a restart would help then."""
+    if manager.pulse is None:
+        return
+    if site().is_alive() is None:
+        manager.alive()
+    asyncio.get_running_loop().call_later(manager.pulse, _beat, manager, site)
 
 
 def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None], scheme: str) -> None:

@@ -75,6 +75,10 @@ class SecureStream(HalfClosed, SSLIOStream):
             else:
                 self._finish_ssl_connect()
 
+    def _is_connreset(self, e: BaseException) -> bool:
+        # Garbage in the middle is the end of a connection like any other; tornado would log a traceback.
+        return isinstance(e, ssl.SSLError) or super()._is_connreset(e)
+
     def _give_up(self) -> None:
         self._refuse(f"it did not finish within {HANDSHAKE:g} s")
 

@@ -5,7 +5,8 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from otelgpu.config import Config
 from otelgpu.config.values import is_file
@@ -15,6 +16,9 @@ from otelgpu.events import Told, unheard
 from otelgpu.fields import CATALOGUE, DEFAULT_FIELDS, GROUPS, Field, find
 from otelgpu.model import Device, Enter
 from otelgpu.sources import Source
+
+if TYPE_CHECKING:
+    from otelgpu.sources.nvml.order import Order
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +55,7 @@ def make_source(
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`). With *isolate* the driver is
     asked in another process. Raise ConfigError.
     """
-    processes, jobs = config.processes, config.jobs
-    asks = _wants_processes(config)
     if config.source.kind == "simulated":
-        if asks:
-            raise _no_processes(config, "a simulated node has no processes; leave it off there")
         if isolate:
             where = config.origin("server.isolate")
             raise ConfigError([f"{where}: server.isolate: a simulated node has no driver; leave it off there"])
@@ -69,22 +69,71 @@ def make_source(
     if config.source.kind == "replay":
         return _replayed(config, wanted)
     from otelgpu.sources.nvml import NvmlSource
-    from otelgpu.sources.nvml.order import Order, source_for
+    from otelgpu.sources.nvml.order import source_for
 
-    order = Order(
+    if not isolate:
+        return source_for(_order(config, wanted), told), NvmlSource.readable
+    from otelgpu.sources.isolated import IsolatedSource
+
+    return IsolatedSource(_order(config, wanted), told), NvmlSource.readable
+
+
+def rewanted(config: Config, wanted: Iterable[Field], told: Told) -> Callable[[Source], None]:
+    """Prepare to have the source of the same kind ask what other settings name; what is returned is called for that."""
+    if config.source.kind == "simulated":
+        from otelgpu.sources.simulated import SimulatedSource
+
+        def of_simulated(source: Source) -> None:
+            if isinstance(source, SimulatedSource):
+                source.want(wanted, counting_of(config))
+
+        return of_simulated
+    if config.source.kind == "replay":
+        from otelgpu.sources.recorded.replay import ReplaySource
+
+        def of_replay(source: Source) -> None:
+            if isinstance(source, ReplaySource):
+                source.want(wanted)
+
+        return of_replay
+    from otelgpu.sources.nvml import NvmlSource
+    from otelgpu.sources.nvml.order import go_over
+
+    order = _order(config, wanted)
+
+    def of_nvml(source: Source) -> None:
+        if isinstance(source, NvmlSource):
+            go_over(source, order, told)
+            return
+        from otelgpu.sources.isolated import IsolatedSource
+
+        if isinstance(source, IsolatedSource):
+            source.want(order, told)
+
+    return of_nvml
+
+
+def check_simulated(config: Config) -> None:
+    """Raise ConfigError where something is asked of a simulated node that it does not have."""
+    if config.source.kind == "simulated" and _wants_processes(config):
+        raise _no_processes(config, "a simulated node has no processes; leave it off there")
+
+
+def _order(config: Config, wanted: Iterable[Field]) -> "Order":
+    """Say what the settings want of NVML."""
+    from otelgpu.sources.nvml.order import Order
+
+    processes, jobs = config.processes, config.jobs
+    telling = (processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user)
+    return Order(
         fields=tuple(field.id for field in wanted),
-        telling=(processes.by, processes.names, processes.users, jobs.slurm, jobs.slurm_user) if asks else None,
+        telling=telling if _wants_processes(config) else None,
         proc_root=processes.proc_root,
         slow_interval=config.sampling.slow_interval,
         counting=counting_of(config),
         sys_root=None if config.suspended.wake else config.suspended.sys_root,
         driver_root=config.driver_root,
     )
-    if not isolate:
-        return source_for(order, told), NvmlSource.readable
-    from otelgpu.sources.isolated import IsolatedSource
-
-    return IsolatedSource(order, told), NvmlSource.readable
 
 
 def _replayed(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozenset[int]]:

@@ -61,7 +61,6 @@ _ENDPOINT = _object(
 _MONITOR = _object(
     "selector",
     "endpoints",
-    jobLabel=_TEXT,
     selector=_object("matchLabels", matchLabels=_TEXTS),
     namespaceSelector=_object("matchNames", matchNames={"type": "array", "items": _TEXT}),
     endpoints={"type": "array", "minItems": 1, "items": _ENDPOINT},

@@ -272,6 +272,7 @@ class Scenario(_Changes):
         # No two versions ever have the same time, or the fake would not see the second.
         stamp = time.time_ns() + next(_clock)
         os.utime(aside.name, ns=(stamp, stamp))
+        Path(aside.name).chmod(0o644)  # otelgpu may run as another user
         Path(aside.name).replace(path)
         return path
 

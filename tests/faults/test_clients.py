@@ -29,7 +29,8 @@ from tests.webserver import HASH, Here, here, make_certificates
 
 Start = Callable[..., Node]
 
-PROMPT = 3.0  # seconds: many times what an answer takes, on a machine that does other things too
+PATIENT = Sampling(reuse=0, deadline=60)  # what the driver does is not what is looked at here
+PROMPT = 10.0  # seconds: many times what an answer takes, on a machine that does other things too
 GET = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 BUSY = "nvmlDeviceGetPowerUsage"
@@ -39,7 +40,7 @@ HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(20)  # the beginning of 
 @pytest.fixture
 def plain(node: Start) -> Iterator[Here]:
     """A server without TLS."""
-    with here(node(models.h100(), fields=FEW)) as served:
+    with here(node(models.h100(), fields=FEW, sampling=PATIENT)) as served:
         yield served
 
 
@@ -208,7 +209,7 @@ def test_what_is_too_much_is_refused(plain: Here, caplog: pytest.LogCaptureFixtu
 def secured(node: Start, web: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     """A server with TLS and a password, whose patience is short."""
     monkeypatch.setattr(secure, "HANDSHAKE", 0.5)
-    with here(node(models.h100(), fields=FEW, server=Server(web_config=str(web)))) as served:
+    with here(node(models.h100(), fields=FEW, sampling=PATIENT, server=Server(web_config=str(web)))) as served:
         yield served
 
 
@@ -279,18 +280,21 @@ def test_a_connection_that_is_cut_or_garbled_under_tls_is_closed(
 ) -> None:
     """Whoever sits in between can tear it, and is not to fill the log."""
     context = ssl.create_default_context(cafile=str(web.parent / "ca.pem"))
-    for number in range(20):
+    for number in range(40):
         with context.wrap_socket(secured.connect(), server_hostname="localhost") as sock:
             if number % 2:
                 sock.sendall(HEALTH)
                 sock.recv(1000)
+            if number % 5 == 0:
+                sock.sendall(GET * 20)
+                reset(sock)
+                continue
             socket.socket.send(sock, b"garbage" * 10 if number % 4 < 2 else HELLO[:3])
             with contextlib.suppress(OSError):  # it is closed already, or says that it cannot read this
                 socket.socket.shutdown(sock, socket.SHUT_WR)
                 everything(sock)
 
-    assert len(set(complaints(caplog))) <= 1
-    assert not [record for record in caplog.records if record.exc_info]
+    assert complaints(caplog) == []
 
 
 # any bytes at all
@@ -343,7 +347,7 @@ def test_any_bytes_are_answered_or_hung_up_on(plain: Here, caplog: pytest.LogCap
 
 
 @pytest.mark.soak
-@settings(max_examples=50_000, suppress_health_check=FIXTURES)
+@settings(max_examples=20_000, suppress_health_check=FIXTURES)
 @given(sent=SENT)
 def test_many_bytes_are_answered_or_hung_up_on(plain: Here, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
     """The same for longer."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.config import Sampling, Suspended
+from otelgpu.tables import devices_table
 from tests.fakenvml import Fake, Scenario, models
 from tests.faults.rig import FEW, check_truth, distinct, missing, source_up, states, up
 from tests.harness import Node, until, values
@@ -59,6 +60,18 @@ def test_a_suspended_gpu_is_left_alone_until_it_wakes(tmp_path: Path, node: Star
     sysfs(tmp_path, {1: "active"})
     assert check_truth(running.page()) == set(NAMES)
     assert states(running.page()) == {"up": 3}
+
+
+def test_nothing_is_claimed_of_how_a_sleeper_is(tmp_path: Path, node: Start) -> None:
+    """It is not called well, as nobody asked it; and a person who looks at the GPUs reads why it shows nothing."""
+    sysfs(tmp_path, dict.fromkeys(range(3), "active"))
+    running = node(THREE, fields=FEW, naming="semconv", suspended=Suspended(sys_root=str(tmp_path)))
+    assert set(values(running.page(), "hw_status", by="hw_id")) == set(NAMES)
+    sysfs(tmp_path, {1: "suspended"})
+
+    assert set(values(running.page(), "hw_status", by="hw_id")) == {NAMES[0], NAMES[2]}
+    table = devices_table(running.sweep(), width=None)
+    assert [line.count("suspended:") for line in table.splitlines() if "GPU-" in line] == [0, 1, 0]
 
 
 def test_a_gpu_that_sleeps_from_the_start_is_never_opened(tmp_path: Path, node: Start, fake: Fake) -> None:

@@ -28,8 +28,9 @@ Numbers: TypeAlias = dict[str, Decimal]  # by field name, in the page's units
 _SAMPLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\{([^}]*)\} (\S+)")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="([^"]*)"')
 
-FREE, USED, XID, BANDWIDTH = (
-    f"DCGM_FI_DEV_{word}" for word in ("FB_FREE", "FB_USED", "XID_ERRORS", "NVLINK_BANDWIDTH_TOTAL")
+FREE, USED, TOTAL, SHARE, XID, BANDWIDTH = (
+    f"DCGM_FI_DEV_{word}"
+    for word in ("FB_FREE", "FB_USED", "FB_TOTAL", "FB_USED_PERCENT", "XID_ERRORS", "NVLINK_BANDWIDTH_TOTAL")
 )
 _WINDOW = 167_000  # us: over how long the driver measured the load of an engine; the page does not show it
 
@@ -42,6 +43,9 @@ ANSWERS = (
     Outputs("nvmlDeviceGetUtilizationRates", ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL")),
     Outputs("nvmlDeviceGetEncoderUtilization", ("DCGM_FI_DEV_ENC_UTIL",), (_WINDOW,)),
     Outputs("nvmlDeviceGetDecoderUtilization", ("DCGM_FI_DEV_DEC_UTIL",), (_WINDOW,)),
+    Outputs("nvmlDeviceGetPerformanceState", ("DCGM_FI_DEV_PSTATE",)),
+    Outputs(("nvmlDeviceGetTemperatureThreshold", 1), ("DCGM_FI_DEV_SLOWDOWN_TEMP",)),
+    Outputs("nvmlDeviceGetCurrentClocksEventReasons", ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",)),
     Outputs("nvmlDeviceGetGridLicensableFeatures_v4", ("DCGM_FI_DEV_VGPU_LICENSE_STATUS",)),  # 0: no such feature
 )
 MEMORY = Outputs("nvmlDeviceGetMemoryInfo_v2", ("total", "reserved", FREE, USED), factor=MIB)
@@ -71,10 +75,11 @@ RATES: Mapping[int, str] = {
 }
 COUNT = "DCGM_FI_DEV_COUNT"  # the driver counts the GPUs of the page
 XID_COUNT = "DCGM_EXP_XID_ERRORS_COUNT"  # the driver tells of so many
+BRANDS = {"NVIDIA": 14}  # NVML's number for what nvidia-smi shows of every T4, too
 ZERO_ONLY = (XID, BANDWIDTH, "DCGM_FI_DEV_VGPU_LICENSE_STATUS")  # no recording holds another value, so none is made
 OF_INSTANCES = frozenset({FREE, USED, *PERCENTAGES.values()})  # what a MIG instance answers for itself
 CONVERTED = frozenset(
-    {XID, XID_COUNT, FREE, USED, COUNT, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
+    {XID, XID_COUNT, FREE, USED, TOTAL, SHARE, COUNT, *FIELDS.values(), *PERCENTAGES.values(), *RATES.values()}
     | {place for row in ANSWERS for place in row.places}
 )
 
@@ -133,9 +138,12 @@ def scenario(samples: Iterable[Sample], *, without: AbstractSet[str] = frozenset
         by_gpu.setdefault(each.label("gpu"), []).append(each)
     if list(by_gpu) != [str(number) for number in range(len(by_gpu))]:
         raise ValueError(f"GPUs {', '.join(by_gpu)}: the driver numbers them from 0")
-    drivers = {each.label("DCGM_FI_DRIVER_VERSION") for own in by_gpu.values() for each in own} - {""}
+    driver, nvml, cuda = (
+        min({each.label(name) for own in by_gpu.values() for each in own} - {""}, default=None)
+        for name in ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION")
+    )
     gpus = tuple(_gpu(own, without) for own in by_gpu.values())
-    machine = Scenario(driver=min(drivers, default=None), nvml=None, cuda=None, gpus=gpus)
+    machine = Scenario(driver=driver, nvml=nvml, cuda=None if cuda is None else int(cuda), gpus=gpus)
     for slot, own in enumerate(by_gpu.values()):
         for each in own:
             for _ in range(int(each.value) if each.name == XID_COUNT and each.name not in without else 0):
@@ -154,10 +162,15 @@ def _gpu(samples: list[Sample], without: AbstractSet[str]) -> Gpu:
     if any(instance.gpm for instance in instances):
         answers["nvmlGpmQueryDeviceSupport"] = 1
     fields: dict[FieldKey, FieldAnswer] = {key: whole(own.get(name)) for key, name in FIELDS.items()}
+    label = samples[0].label
     return Gpu(
-        uuid=samples[0].label("UUID"),
-        name=samples[0].label("modelName") or None,
-        pci=samples[0].label("pci_bus_id") or None,
+        uuid=label("UUID"),
+        name=label("modelName") or None,
+        pci=label("pci_bus_id") or None,
+        serial=label("DCGM_FI_DEV_SERIAL") or None,
+        vbios=label("DCGM_FI_DEV_VBIOS_VERSION") or None,
+        brand=BRANDS.get(label("DCGM_FI_DEV_BRAND")),
+        minor=int(label("DCGM_FI_DEV_MINOR_NUMBER") or 0),
         architecture=None,
         answers=answers,
         fields=fields,
@@ -198,7 +211,10 @@ def _instance(samples: Iterable[Sample], place: str, own: Numbers) -> Instance:
 
 def _memory(own: Numbers) -> dict[Key, Answer]:
     """What the page shows, and nothing reserved: old pages do not say how much that was."""
-    total = own[FREE] + own[USED] if FREE in own and USED in own else None
+    total = own[FREE] + own[USED] if FREE in own and USED in own else own.get(TOTAL)
+    if total is not None and SHARE in own:
+        used = own[SHARE] * total * MIB // 1 / MIB  # whole bytes
+        own = own | {USED: used, FREE: total - used}
     return answered([MEMORY], partial({**own, "total": total, "reserved": Decimal(0)}.get))
 
 

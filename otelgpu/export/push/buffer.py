@@ -43,6 +43,10 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._batches)
 
+    def limit(self, *, most_bytes: int, most_seconds: float) -> None:
+        """Hold other limits from the next batch on."""
+        self._most_bytes, self._most_seconds = most_bytes, most_seconds
+
     @property
     def dropped_points(self) -> int:
         """How many points were in the batches that were dropped."""

@@ -23,8 +23,7 @@ from opentelemetry.sdk.metrics.export import Metric, MetricsData, Sum
 from otelgpu.export.join import SCHEMA_URL, SemconvJoin, scaled
 from otelgpu.export.owners import metrics_of_owners, uses_of
 from otelgpu.export.push import wire
-from otelgpu.export.push.own import OwnDeltas
-from otelgpu.export.push.temporality import Streams
+from otelgpu.export.push.own import Totals
 from otelgpu.export.status import HW_STATUS
 from otelgpu.fields import UP_DOWN, Field, Number, Shape, help_in
 from otelgpu.instruments import SERIES
@@ -79,16 +78,17 @@ class _Group:
 class Encoder:
     """Writes requests. Not thread-safe: its reader uses it under a lock.
 
-    *delta* sends totals as what came on top since the sweep before.
+    *delta* sends totals as what came on top since the sweep before; *totals* are those of the encoder before.
     """
 
-    def __init__(self, fields: Iterable[Field], join: SemconvJoin, *, delta: bool = False) -> None:
+    def __init__(
+        self, fields: Iterable[Field], join: SemconvJoin, *, delta: bool = False, totals: Totals | None = None
+    ) -> None:
         self.dropped = 0  # points with numbers that OTLP cannot carry
         self._join = join
         self._delta = delta
-        self._streams = Streams()
-        self._own = OwnDeltas() if delta else None
-        self._used = OwnDeltas() if delta else None
+        self.totals = totals or Totals(delta=delta)
+        self._streams, self._own, self._used = self.totals.streams, self.totals.own, self.totals.used
         self._families: Mapping[str, _Family | None] = {
             item.name.lower(): self._family(item) for item in fields if item.is_numeric
         }

@@ -21,9 +21,10 @@ from opentelemetry.sdk.resources import Resource
 from otelgpu.config import Config
 from otelgpu.events import FB_USED, XID_ERRORS, Detector, Event, Xid
 from otelgpu.export.join import SemconvJoin
+from otelgpu.export.outlet import EventOutlet
 from otelgpu.export.push.buffer import Buffer
 from otelgpu.export.push.mailbox import Mailbox, Told
-from otelgpu.export.push.outcome import Sender
+from otelgpu.export.push.outcome import CONSOLE, Sender
 from otelgpu.export.push.pusher import Pusher
 from otelgpu.export.push.reader import GZIP_LEVEL
 from otelgpu.export.push.records import Records
@@ -36,6 +37,7 @@ from otelgpu.throttle import Limits
 logger = logging.getLogger(__name__)
 
 BUFFER_SHARE = 16  # of the bytes that may wait, events have so much less than metrics
+HAND_OVER = 2.0  # seconds for the last events to be made
 MOST_EVENTS = 500  # in one request
 
 
@@ -51,20 +53,27 @@ class Events:
         owners: Callable[[Snapshot], Owners],
         look: Callable[[], None],
         codes: bool,
+        before: "Events | None" = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         otlp = config.events_to
-        limits = Limits(otlp.throttle_percent / 100, otlp.power_cap_percent / 100)
-        self.fields = limits.fields() | {XID_ERRORS, FB_USED}
+        self._throttling = Limits(otlp.throttle_percent / 100, otlp.power_cap_percent / 100)
+        self.fields = self._throttling.fields() | {XID_ERRORS, FB_USED}
         self.mailbox = Mailbox()
         self.buffers: list[Buffer] = []
         self.pushers: list[Pusher] = []
-        for sender in senders:
-            buffer = Buffer(most_bytes=max(otlp.buffer_bytes // BUFFER_SHARE, 1), most_seconds=otlp.buffer_seconds)
-            self.buffers.append(buffer)
-            self.pushers.append(Pusher(buffer, sender, what=LOGS.word))
+        self._limits = max(otlp.buffer_bytes // BUFFER_SHARE, 1), otlp.buffer_seconds
+        self._senders = tuple(senders)
+        self.follows = before
+        if before is None:
+            for sender in self._senders:
+                buffer = Buffer(most_bytes=self._limits[0], most_seconds=self._limits[1])
+                self.buffers.append(buffer)
+                self.pushers.append(Pusher(buffer, sender, what=LOGS.word))
+        else:
+            self.buffers, self.pushers = before.buffers, before.pushers
         self.failed = 0  # events that could not be written
-        self._detector = Detector(limits, codes=codes)
+        self._detector = Detector(self._throttling, codes=codes)
         self._records = Records(resource, SemconvJoin(tuple(config.labels.items())))
         self._owners = owners
         self._look = look
@@ -92,10 +101,31 @@ class Events:
         )
 
     def start(self) -> None:
-        """Begin to make events and to send them."""
-        for pusher in self.pushers:
-            pusher.start()
+        """Begin to make events and to send them, or go on with it."""
+        before, self.follows = self.follows, None
+        if before is None:
+            for pusher in self.pushers:
+                pusher.start()
+        else:
+            self._follow(before)
         self._thread.start()
+
+    def hand_over(self) -> tuple[Detector, Snapshot | None, Mapping[str, tuple[Owner, ...]]]:
+        """End, but for the thread that sends, and give what is known: who goes on with it tells nothing twice."""
+        self.mailbox.close()
+        self._thread.join(HAND_OVER)
+        return self._detector, self._snapshot, self._owned
+
+    def _follow(self, before: "Events") -> None:
+        """Take over what another one knows and has not sent yet; what is told by now is told to this one."""
+        self._detector, self._snapshot, self._owned = before.hand_over()
+        self._detector.limit(self._throttling)
+        self.failed += before.failed
+        self.mailbox.dropped += before.mailbox.dropped
+        for buffer, pusher, sender in zip(self.buffers, self.pushers, self._senders, strict=True):
+            buffer.limit(most_bytes=self._limits[0], most_seconds=self._limits[1])
+            if sender.place != CONSOLE:
+                pusher.turn_to(sender)
 
     def stop(self, timeout: float) -> bool:
         """Send what has been told so far, end within *timeout* seconds; False when a thread is held."""
@@ -168,8 +198,12 @@ def events(
     owners: Callable[[Snapshot], Owners],
     look: Callable[[], None],
     codes: bool,
+    before: EventOutlet | None = None,
 ) -> Events:
-    """Build the way out of log events that the settings name; see `make_sender` for what raises."""
+    """Build the way out of log events that the settings name; see `make_sender` for what raises.
+
+    It goes on with *before* where that has as many ways.
+    """
     senders: list[Sender] = []
     if config.events_to.endpoint:
         senders.append(make_sender(config, LOGS))
@@ -179,4 +213,5 @@ def events(
         from otelgpu.export.push.send_console import ConsoleSender
 
         senders.append(ConsoleSender(ExportLogsServiceRequest))
-    return Events(config, senders, resource=resource, owners=owners, look=look, codes=codes)
+    known = before if isinstance(before, Events) and len(before.pushers) == len(senders) else None
+    return Events(config, senders, resource=resource, owners=owners, look=look, codes=codes, before=known)

@@ -33,6 +33,9 @@ class Failed:
 Outcome: TypeAlias = Delivered | Refused | Failed
 
 
+CONSOLE = "the console"
+
+
 class Sender(Protocol):
     """One way to a collector. Used by one thread."""
 

@@ -1,4 +1,4 @@
-"""otelgpu's own totals as deltas.
+"""otelgpu's own totals as deltas, and what is remembered of all totals.
 
 Rule 1: only what the SDK leaves cumulative: its deltas of observable counters begin with the lifetime total.
 """
@@ -42,3 +42,13 @@ class OwnDeltas:
         return replace(
             metric, data=replace(data, data_points=points, aggregation_temporality=AggregationTemporality.DELTA)
         )
+
+
+class Totals:
+    """What an encoder remembers of all totals; another one can go on with it."""
+
+    def __init__(self, *, delta: bool) -> None:
+        self.delta = delta
+        self.streams = Streams()
+        self.own = OwnDeltas() if delta else None
+        self.used = OwnDeltas() if delta else None

@@ -65,8 +65,11 @@ class Pusher:
         self._what = what
         self._draw = draw
         self._wall = wall
-        self._stopped = threading.Event()
-        self._pause = self._stopped.wait if pause is None else pause
+        self._guard = threading.Lock()
+        self._next: Sender | None = None
+        self._is_stopped = False
+        self._woken = threading.Event()  # to make the next attempt now
+        self._pause = self._woken.wait if pause is None else pause
         self._attempts = 0
         self._faults = _Faults()
         self._thread = threading.Thread(target=self._run, name="otelgpu-push", daemon=True)
@@ -75,13 +78,25 @@ class Pusher:
         """Begin to send."""
         self._thread.start()
 
+    def turn_to(self, sender: Sender) -> None:
+        """Send by another way from the next attempt on, which is made at once. What waits goes that way too.
+
+        An attempt under way is not cut short, or a batch might arrive twice.
+        """
+        with self._guard:
+            before, self._next = self._next, sender
+        if before is not None:
+            before.close()  # it was never used
+        self._woken.set()
+
     def stop(self, timeout: float) -> bool:
         """Send what is left as far as it goes and end, within *timeout* seconds. Safe to call twice.
 
         Nothing is tried twice any more: a collector that does not answer now gets nothing. False when an attempt is
         still under way; it ends with the process.
         """
-        self._stopped.set()
+        self._is_stopped = True
+        self._woken.set()
         self._buffer.close()
         if self._thread.ident is not None:
             self._thread.join(max(timeout, 0))
@@ -95,13 +110,24 @@ class Pusher:
 
     def _run(self) -> None:
         while (batch := self._buffer.head()) is not None:
+            self._turn()
             outcome = self._outcome(batch)
             wait = self._settle(batch, outcome)
             if wait is None:
                 continue
-            if self._stopped.is_set():
+            if self._is_stopped:
                 return
             self._pause(wait)  # ends at once when stopped: then the batch gets its last attempt
+
+    def _turn(self) -> None:
+        """Go over to the next sender, if there is one."""
+        if not self._is_stopped:
+            self._woken.clear()  # first: whoever sets it after this is heard in the pause
+        with self._guard:
+            following, self._next = self._next, None
+        if following is not None:
+            self._sender.close()
+            self._sender, self._attempts = following, 0
 
     def _outcome(self, batch: Batch) -> Outcome:
         try:

@@ -72,7 +72,7 @@ class PushReader(MetricReader):
         self._clock = clock
         self._lock = threading.Lock()
         self._collected: MetricsData | None = None
-        self._sent_at: float | None = None
+        self.sent_at: float | None = None  # of the last sweep that was sent
         self._is_failing = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otelgpu-collect", daemon=True)
@@ -80,6 +80,11 @@ class PushReader(MetricReader):
     def start(self) -> None:
         """Begin to collect."""
         self._thread.start()
+
+    def follow(self, before: "PushReader", timeout: float) -> None:
+        """Go on where another reader ends, within *timeout* seconds: no sweep is sent twice."""
+        before.stop(timeout)
+        self.sent_at, self.failures = before.sent_at, before.failures
 
     def stop(self, timeout: float) -> None:
         """Collect once more and end, within *timeout* seconds. Safe to call twice."""
@@ -91,7 +96,7 @@ class PushReader(MetricReader):
         """Collect now, waiting at most *deadline* seconds for the driver (None: as long as the sampler allows)."""
         snapshot = self._refresh(deadline)
         with self._lock:
-            shown = snapshot is not None and self._is_fresh(snapshot) and snapshot.at != self._sent_at
+            shown = snapshot is not None and self._is_fresh(snapshot) and snapshot.at != self.sent_at
             with self._pinned.to(snapshot, shown=shown):
                 collected = self._collect_now()
             if collected is None:
@@ -99,7 +104,7 @@ class PushReader(MetricReader):
             owners = NOBODY if snapshot is None or not shown else self._owners(snapshot)
             requests = self._encoder.requests(collected, snapshot if shown else None, owners)
             if snapshot is not None:
-                self._sent_at = snapshot.at
+                self.sent_at = snapshot.at
             arrived = self._arrival(len(requests), snapshot if shown else None)
             for request in requests:
                 self._deliver(gzip.compress(request.payload, GZIP_LEVEL, mtime=0), request.points, arrived)

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otelgpu.export.push.outcome import Delivered, Failed, Outcome
+from otelgpu.export.push.outcome import CONSOLE, Delivered, Failed, Outcome
 
 STDOUT = 1
 PIECE = 512  # bytes: a pipe that has room at all takes so many at once (PIPE_BUF, as POSIX has it)
@@ -25,7 +25,7 @@ PATIENCE = 1.0  # seconds that whoever reads may take for a piece
 class ConsoleSender:
     """Writes to stdout, as the stock console exporter does."""
 
-    place = "the console"
+    place = CONSOLE
 
     def __init__(self, kind: type[Message] = ExportMetricsServiceRequest) -> None:
         self._kind = kind

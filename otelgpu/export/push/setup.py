@@ -15,10 +15,12 @@ from otelgpu.config import Config
 from otelgpu.config.words import plain
 from otelgpu.errors import ConfigError
 from otelgpu.export.join import SemconvJoin
+from otelgpu.export.outlet import WayOut
 from otelgpu.export.push import tls
 from otelgpu.export.push.buffer import Buffer
 from otelgpu.export.push.encode import Encoder
-from otelgpu.export.push.outcome import Sender
+from otelgpu.export.push.outcome import CONSOLE, Sender
+from otelgpu.export.push.own import Totals
 from otelgpu.export.push.pusher import Pusher
 from otelgpu.export.push.reader import PushReader
 from otelgpu.export.push.signals import LOGS, METRICS, Signal
@@ -28,11 +30,16 @@ from otelgpu.instruments import Pinned
 from otelgpu.model import NOBODY, Owners, Snapshot
 
 GRPC_PORT = 4317
+LAST_COLLECTION = 5.0  # seconds for a reader to end that is followed by another one
 _GRPC_HEADER = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 
 
 class Push:
-    """One way out: a reader to register with the provider, a buffer, and a thread that sends."""
+    """One way out: a reader to register with the provider, a buffer, and a thread that sends.
+
+    With *before* it goes on, from its start, with the buffer and the thread of that one, whose reader ends then;
+    `follows` is that one until then.
+    """
 
     def __init__(
         self,
@@ -44,14 +51,26 @@ class Push:
         refresh: Callable[[float | None], Snapshot | None],
         is_fresh: Callable[[Snapshot], bool],
         owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
+        before: "Push | None" = None,
     ) -> None:
         otlp = config.otlp
+        self.follows = before
+        self.is_console = sender.place == CONSOLE
+        self._sender = sender
         is_delta = otlp.temporality != "cumulative"
         # `lowmemory` keeps observable counters as totals, and all of our fields are observable.
         join = SemconvJoin(tuple(config.labels.items()))
-        self.encoder = Encoder(fields, join, delta=otlp.temporality == "delta")
-        self.buffer = Buffer(most_bytes=otlp.buffer_bytes, most_seconds=otlp.buffer_seconds)
-        self.pusher = Pusher(self.buffer, sender)
+        self._limits = otlp.buffer_bytes, otlp.buffer_seconds
+        is_all_delta = otlp.temporality == "delta"
+        totals: Totals | None = None if before is None else before.encoder.totals
+        if totals is not None and totals.delta != is_all_delta:
+            totals = None
+        self.encoder: Encoder = Encoder(fields, join, delta=is_all_delta, totals=totals)
+        if before is None:
+            self.buffer = Buffer(most_bytes=otlp.buffer_bytes, most_seconds=otlp.buffer_seconds)
+            self.pusher = Pusher(self.buffer, sender)
+        else:
+            self.buffer, self.pusher = before.buffer, before.pusher
         self.reader = PushReader(
             self.encoder,
             pinned,
@@ -69,8 +88,16 @@ class Push:
         create_push_instruments(meter, reader=self.reader, encoder=self.encoder, buffer=self.buffer, pusher=self.pusher)
 
     def start(self) -> None:
-        """Begin to collect and to send."""
-        self.pusher.start()
+        """Begin to collect and to send, or go on with it: what the one before has not sent yet is sent first."""
+        before, self.follows = self.follows, None
+        if before is None:
+            self.pusher.start()
+        else:
+            self.reader.follow(before.reader, LAST_COLLECTION)
+            self.encoder.dropped = before.encoder.dropped
+            self.buffer.limit(most_bytes=self._limits[0], most_seconds=self._limits[1])
+            if not self.is_console:  # which may be in the middle of a line
+                self.pusher.turn_to(self._sender)
         self.reader.start()
 
     def stop(self, timeout: float) -> bool:
@@ -88,8 +115,13 @@ def pushes(
     refresh: Callable[[float | None], Snapshot | None],
     is_fresh: Callable[[Snapshot], bool],
     owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
+    before: Iterable[WayOut] = (),
 ) -> list[Push]:
-    """Build every way out that the settings name; see `make_sender` for what raises."""
+    """Build every way out that the settings name; see `make_sender` for what raises.
+
+    Each goes on with the one of *before* that was for the same: a collector, or the console.
+    """
+    known = {push.is_console: push for push in before if isinstance(push, Push)}
     senders: list[Sender] = []
     if config.otlp.endpoint:
         senders.append(make_sender(config))
@@ -98,7 +130,16 @@ def pushes(
 
         senders.append(ConsoleSender())
     return [
-        Push(config, fields, pinned, sender=sender, refresh=refresh, is_fresh=is_fresh, owners=owners)
+        Push(
+            config,
+            fields,
+            pinned,
+            sender=sender,
+            refresh=refresh,
+            is_fresh=is_fresh,
+            owners=owners,
+            before=known.get(sender.place == CONSOLE),
+        )
         for sender in senders
     ]
 

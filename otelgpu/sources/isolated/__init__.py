@@ -57,28 +57,34 @@ class IsolatedSource:
         self._start_at = self._pause = 0.0
         self._reason = ""
 
+    def want(self, order: Order, told: events.Told) -> None:
+        """Have another order carried out from the next sweep on; called between two sweeps."""
+        self._order, self._told = order, told
+        if self._process is not None:
+            self._process.want(order, told)
+
     def count(self) -> int:
         """Count the GPUs, in a new process where there is none; see the protocol."""
-        answer = self._asked(self._running(), Ask(0, "count"), Count)
+        answer = self._asked(self._running(), Ask("count"), Count)
         self._facts = answer.facts
         return answer.count
 
     def device(self, slot: int) -> Device:
         """Say which GPU is in a slot; see the protocol."""
-        return self._asked_of_gpu(Ask(0, "device", slot), There).device
+        return self._asked_of_gpu(Ask("device", slot), There).device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot; see the protocol."""
-        return unpacked(self._asked_of_gpu(Ask(0, "read", slot), Read))
+        return unpacked(self._asked_of_gpu(Ask("read", slot), Read))
 
     def so_far(self, slot: int, reason: str) -> Sample | None:
         """Give what has been answered; see the protocol."""
-        read = self._from_memory(Ask(0, "so_far", slot, reason))
+        read = self._from_memory(Ask("so_far", slot, reason))
         return None if read is None else unpacked(read)
 
     def heard(self, device: Device) -> Sequence[Reading]:
         """Give the XIDs of a GPU that does not answer; see the protocol. A process that has crashed took them along."""
-        read = self._from_memory(Ask(0, "heard", device=device))
+        read = self._from_memory(Ask("heard", device=device))
         return () if read is None else readings_of(read)
 
     def facts(self) -> SourceFacts:
@@ -91,7 +97,7 @@ class IsolatedSource:
         if process is None:
             return
         try:
-            process.ask(Ask(0, "close"), END)
+            process.ask(Ask("close"), END)
         except SourceDownError as error:
             logger.debug("the driver is let go of with its process: %s", error)
         process.leave(LET_GO)

@@ -37,7 +37,7 @@ from otelgpu.sources.isolated.wire import (
     packed,
     packed_readings,
 )
-from otelgpu.sources.nvml.order import source_for
+from otelgpu.sources.nvml.order import go_over, source_for
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,9 @@ def _serve(stream: Stream) -> None:
     threads = Threads()
     for ask in messages:
         if not isinstance(ask, Ask):
-            continue
-        if ask.what in _AT_ONCE:
+            logging.getLogger("otelgpu").setLevel(ask.level)
+            go_over(source, ask.order, told)
+        elif ask.what in _AT_ONCE:
             _answer(stream, source, ask)
         else:
             threads.run(partial(_answer, stream, source, ask))

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from otelgpu import events
 from otelgpu.errors import SourceDownError
 from otelgpu.sources import DeviceDownError
@@ -68,6 +70,11 @@ class Process:
         self._stream = Stream(ours)
         self._socket = ours
         threading.Thread(target=self._listen, name="otelgpu-isolated", daemon=True).start()
+        self.want(order, told)
+
+    def want(self, order: Order, told: events.Told) -> None:
+        """Have an order carried out."""
+        self._told = told
         with suppress(OSError):  # then it has ended already, which whoever asks is told
             self._stream.send(Begin(order, logging.getLogger("otelgpu").getEffectiveLevel()))
 
@@ -90,7 +97,7 @@ class Process:
             self._waits[number] = wait
         try:
             with suppress(OSError):  # _listen sees the end too
-                self._stream.send(Ask(number, ask.what, ask.slot, ask.reason, ask.device))
+                self._stream.send(replace(ask, number=number))
             while not wait.is_over.wait(limit) and late is not None:
                 late()
         finally:

@@ -23,7 +23,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Begin(Struct, frozen=True, tag=True, array_like=True):
-    """The first message: what to read, and the least level of messages to pass on."""
+    """The first message, and another when that changes: what to read, and the least level of messages to pass on."""
 
     order: Order
     level: int
@@ -32,11 +32,11 @@ class Begin(Struct, frozen=True, tag=True, array_like=True):
 class Ask(Struct, frozen=True, tag=True, array_like=True):
     """A call of the Source protocol; its answer has the same number."""
 
-    number: int
     what: str  # count, device, read, so_far, heard, close
     slot: int = 0
     reason: str = ""
     device: Device | None = None
+    number: int = 0  # given by who sends it
 
 
 class Count(Struct, frozen=True, tag=True, array_like=True):

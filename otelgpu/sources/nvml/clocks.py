@@ -61,6 +61,17 @@ class ClockEvents:
             return [Missing(field, device, *refusal) for field in self._fields]
         return [*self._counts[device.uuid].readings(device)]
 
+    def want(self, fields: Iterable[Field], counting: Counting) -> None:
+        """Give other fields from now on, and look at another pace; where nothing is wanted nobody looks."""
+        self._fields = [field for field in fields if field.id in CLOCK_COUNTS]
+        is_other_pace = counting.clock_interval != self._counting.clock_interval
+        self._counting = counting
+        for counts in list(self._counts.values()):
+            counts.want(self._fields, counting)
+        if is_other_pace or not self._fields:
+            for watch in list(self._watches.values()):
+                watch.stop()  # the next sweep that wants one finds it gone, and begins anew
+
     def stop(self) -> bool:
         """End the threads. False when the driver holds one of them."""
         watches = list(self._watches.values())

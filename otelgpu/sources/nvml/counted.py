@@ -1,14 +1,16 @@
 """What the driver tells between two sweeps, and what is counted of it.
 
 Rule 1: nothing is begun, and no call made, for what nobody wants.
-Rule 2: counts are given with the events they come from: while those cannot be heard there is none, or a standing number
+Rule 2: what was once listened to is listened to on, or a count that is wanted again would have missed something; but
+        clocks, which cost questions, are left alone meanwhile.
+Rule 3: counts are given with the events they come from: while those cannot be heard there is none, or a standing number
         would look like a quiet time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from otelgpu.counts import CLOCK_COUNTS, XID_COUNTS, Counting, XidCounts
-from otelgpu.events import Told, Xid
+from otelgpu.events import Told, Xid, unheard
 from otelgpu.fields import Field
 from otelgpu.model import Device, Missing, Reading
 from otelgpu.sources.nvml.clocks import ClockEvents
@@ -21,32 +23,43 @@ COUNTED = XID_COUNTS | CLOCK_COUNTS
 
 
 class Counted:
-    """Listens for what *fields* want to be counted. `answers` is called in the thread of the GPU's slot."""
+    """Listens for what is wanted to be counted. `answers` is called in the thread of the GPU's slot."""
 
-    def __init__(
-        self,
-        fields: Iterable[Field],
-        counting: Counting,
-        told: Told,
-        clock: Callable[[], float],
-        is_asleep: Callable[[str], bool | None],
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], is_asleep: Callable[[str], bool | None]) -> None:
+        self._clock = clock
+        self._is_asleep = is_asleep
+        self._xids = XidCounts((), Counting(), clock)
+        self._events: XidEvents | None = None
+        self._clocks: ClockEvents | None = None
+        self._told: Told = unheard
+        self._last: Field | None = None
+        self._xid_fields: list[Field] = []
+        self._wants_clocks = False
+
+    def want(self, fields: Iterable[Field], counting: Counting, told: Told) -> None:
+        """Count for other fields from now on. What has been counted stays."""
         wanted = tuple(fields)
         self._told = told
         self._last = next((field for field in wanted if field.id == XID_ERRORS), None)
         self._xid_fields = [field for field in wanted if field.id == XID_ERRORS or field.id in XID_COUNTS]
-        self._xids = XidCounts(wanted, counting, clock)
-        self._events = XidEvents(clock, self._take) if self._xid_fields else None
-        wants_clocks = any(field.id in CLOCK_COUNTS for field in wanted)
-        self._clocks = ClockEvents(wanted, counting, clock, is_asleep) if wants_clocks else None
+        self._xids.want(wanted, counting)
+        if self._xid_fields and self._events is None:
+            self._events = XidEvents(self._clock, self._take)
+        if self._clocks is not None:
+            self._clocks.want(wanted, counting)
+        elif any(field.id in CLOCK_COUNTS for field in wanted):
+            self._clocks = ClockEvents(wanted, counting, self._clock, self._is_asleep)
+        self._wants_clocks = any(field.id in CLOCK_COUNTS for field in wanted)
 
     def answers(self, known: Slot) -> list[Answer]:
         """Give the counts of a GPU, or why there are none. Raise DeviceDownError when it is gone."""
-        of_clocks = [] if self._clocks is None else self._clocks.answers(known.handle, known.device)
+        of_clocks: list[Answer] = []
+        if self._clocks is not None and self._wants_clocks:
+            of_clocks = self._clocks.answers(known.handle, known.device)
         return of_clocks + self._xid_answers(known)
 
     def _xid_answers(self, known: Slot) -> list[Answer]:
-        if self._events is None:
+        if self._events is None or not self._xid_fields:
             return []
         last = self._events.last(known.handle, known.device.uuid)
         if isinstance(last, tuple):

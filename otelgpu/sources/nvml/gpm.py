@@ -25,24 +25,19 @@ from otelgpu.sources.nvml.questions import GPM_METRICS, LATER, WINDOW, GpmMetric
 
 Wanted: TypeAlias = tuple[Field, GpmMetric]
 
+WAITS = "a window needs two sweeps"
+
 
 class GpmWindow:
     """The profiling values of one device. *take* fills a sample object: for a GPU, or for one of its instances."""
 
     def __init__(
         self,
-        fields: Iterable[Field],
         device: Device,
         take: Callable[[Any], object],
         clock: Callable[[], float],
     ) -> None:
-        by_id = {field.id: field for field in fields}
-        is_instance = device.instance_id is not None
-        self._metrics: list[Wanted] = [
-            (by_id[row.field_id], row)
-            for row in GPM_METRICS
-            if row.field_id in by_id and (row.instance or not is_instance)
-        ]
+        self._metrics: list[Wanted] = []
         self._below = math.inf  # metrics from this one on are not known to the driver
         self._device = device
         self._take = take
@@ -52,6 +47,21 @@ class GpmWindow:
         self._last: list[Answer] = []
         self._again = Again(clock)
         self._is_refused = False
+
+    def want(self, fields: Iterable[Field]) -> None:
+        """Ask for these fields from now on: the window that is open goes on, and holds any of them."""
+        by_id = {field.id: field for field in fields}
+        is_instance = self._device.instance_id is not None
+        before = {field.id for field, _ in self._metrics}
+        self._metrics = [
+            (by_id[row.field_id], row)
+            for row in GPM_METRICS
+            if row.field_id in by_id and (row.instance or not is_instance)
+        ]
+        new = [wanted for wanted in self._metrics if wanted[0].id not in before]
+        kept = [answer for answer in self._last if answer.field.id in by_id]
+        self._last = kept + told(self._all_missing(new, Gap.FAILED, WAITS))
+        self._is_refused = self._is_refused and not new
 
     def answers(self) -> list[Answer]:
         """Close the window that the last sweep opened, and open the next. DeviceDownError when the GPU is gone."""
@@ -92,7 +102,7 @@ class GpmWindow:
         opened, self._at = self._at, now
         self._samples = [newer, older]
         if opened is None:
-            return told(self._all_missing(self._metrics, Gap.FAILED, "a window needs two sweeps"))
+            return told(self._all_missing(self._metrics, Gap.FAILED, WAITS))
         return told(self._known_answers())
 
     def _known_answers(self) -> list[Answer]:

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from otelgpu.counts import Counting
 from otelgpu.events import Told
-from otelgpu.fields import CATALOGUE
+from otelgpu.fields import CATALOGUE, Field
+from otelgpu.sources.nvml.slot import UseMaker
 from otelgpu.sources.nvml.source import NvmlSource
 
 
@@ -28,20 +29,33 @@ class Order(Struct, frozen=True, kw_only=True):
 
 def source_for(order: Order, told: Told) -> NvmlSource:
     """Make the source. *told* hears of each XID at once."""
-    uses = None
-    if order.telling is not None:
-        from otelgpu.processes.owners import ProcessOwners, Telling
-        from otelgpu.processes.proc import ProcFolder
-        from otelgpu.sources.nvml.uses import Uses
-
-        by, *rest = order.telling
-        uses = partial(Uses, owners=ProcessOwners(ProcFolder(order.proc_root), Telling(by, *rest)))
     return NvmlSource(
-        (CATALOGUE[id_] for id_ in order.fields),
+        _fields(order),
         told,
-        uses=uses,
+        uses=_uses(order),
         slow_interval=order.slow_interval,
         counting=order.counting,
         sys_root=order.sys_root,
         driver_root=order.driver_root,
     )
+
+
+def go_over(source: NvmlSource, order: Order, told: Told) -> None:
+    """Have a source read what another order names, from the next sweep on; its roots stay."""
+    source.want(_fields(order), told, uses=_uses(order), slow_interval=order.slow_interval, counting=order.counting)
+
+
+def _fields(order: Order) -> list[Field]:
+    return [CATALOGUE[id_] for id_ in order.fields]
+
+
+def _uses(order: Order) -> UseMaker | None:
+    """Build what asks who uses the GPUs, where somebody wants to know."""
+    if order.telling is None:
+        return None
+    from otelgpu.processes.owners import ProcessOwners, Telling
+    from otelgpu.processes.proc import ProcFolder
+    from otelgpu.sources.nvml.uses import Uses
+
+    by, *rest = order.telling
+    return partial(Uses, owners=ProcessOwners(ProcFolder(order.proc_root), Telling(by, *rest)))

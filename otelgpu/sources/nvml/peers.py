@@ -35,24 +35,24 @@ class _Kept:
 
 
 class Peers:
-    """Asks about every pair, where *fields* want it. *slots* gives the GPUs that were opened."""
+    """Asks about every pair, where that is wanted. *slots* gives the GPUs that were opened."""
 
-    def __init__(
-        self,
-        fields: Iterable[Field],
-        slots: Callable[[], list[Slot]],
-        clock: Callable[[], float],
-        slow_interval: float,
-    ) -> None:
-        self._field = next((field for field in fields if field.id == P2P_STATUS), None)
+    def __init__(self, slots: Callable[[], list[Slot]], clock: Callable[[], float]) -> None:
         self._slots = slots
         self._clock = clock
-        self._slow_interval = slow_interval
+        self._field: Field | None = None
+        self._slow_interval = 0.0
         self._kept: dict[str, dict[str, _Kept]] = {}  # by UUID, and that of the other
+
+    def want(self, fields: Iterable[Field], slow_interval: float) -> None:
+        """Ask for other fields from now on, or at another pace."""
+        self._field = next((field for field in fields if field.id == P2P_STATUS), None)
+        self._slow_interval = slow_interval
 
     def answers(self, known: Slot) -> list[Answer]:
         """Say which GPUs this one reaches. Raise DeviceDownError when the driver is gone."""
-        if self._field is None:
+        field = self._field
+        if field is None:
             return []
         before = self._kept.get(known.device.uuid, {})
         kept = self._kept[known.device.uuid] = {
@@ -62,7 +62,7 @@ class Peers:
             if not (slot.is_read and self._clock() - slot.began > PROMPT)
         }
         found: list[Answer] = [
-            Reading(self._field, known.device, one.outcome, pair(uuid, one.outcome))
+            Reading(field, known.device, one.outcome, pair(uuid, one.outcome))
             for uuid, one in kept.items()
             if isinstance(one.outcome, int)
         ]
@@ -70,7 +70,7 @@ class Peers:
             return found
         refusals = [one.outcome for one in kept.values() if isinstance(one.outcome, tuple)]
         gap, reason = refusals[0] if refusals else (Gap.UNSUPPORTED, "no other GPU was read so far")
-        return [Missing(self._field, known.device, gap, reason)]
+        return [Missing(field, known.device, gap, reason)]
 
     def _status(self, known: Slot, other: Slot, before: _Kept | None) -> _Kept:
         handles = address_of(known.handle), address_of(other.handle)

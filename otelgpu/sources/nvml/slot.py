@@ -31,6 +31,7 @@ class Readers:
     plan: Plan
     gpm: GpmWindow | None
     uses: UseQuestions | None = None
+    edition: int = 0  # of what is wanted
     _profiled: list[Answer] = field(default_factory=list)
 
     def answers(self) -> list[Answer]:
@@ -61,6 +62,7 @@ class Slot:
     look: int
     handle: Handle
     device: Device
+    edition: int  # of what was wanted when it was last read
     no_gpm: str | None  # why there is no GPM
     mig: Layout
     is_read: bool = False  # just now, or for ever: the thread may be stuck

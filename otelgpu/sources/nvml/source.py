@@ -11,7 +11,7 @@ Rule 4: of a GPU that sleeps nothing is asked, not even whether it is still ther
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,20 +37,17 @@ from otelgpu.sources.nvml.errors import (
     text_or_nothing,
 )
 from otelgpu.sources.nvml.events import Clock
-from otelgpu.sources.nvml.gpm import GpmWindow, is_supported
 from otelgpu.sources.nvml.handles import Handle, address_of
-from otelgpu.sources.nvml.mig import Instance, Layout
+from otelgpu.sources.nvml.making import Making
+from otelgpu.sources.nvml.mig import Layout
 from otelgpu.sources.nvml.peers import P2P_STATUS, Peers
-from otelgpu.sources.nvml.plan import SLOW, Answer, Plan
-from otelgpu.sources.nvml.questions import GPM_METRICS, QUESTIONS, READABLE, XID_ERRORS
+from otelgpu.sources.nvml.plan import SLOW, Answer
+from otelgpu.sources.nvml.questions import READABLE, XID_ERRORS
 from otelgpu.sources.nvml.sleep import Sleep
-from otelgpu.sources.nvml.slot import Readers, Slot, UseMaker, sample_of
+from otelgpu.sources.nvml.slot import Slot, UseMaker, sample_of
 
 logger = logging.getLogger(__name__)
 
-GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS)
-INSTANCE_FIELDS = frozenset(take.field_id for question in QUESTIONS if question.instance for take in question.takes)
-INSTANCE_GPM_FIELDS = frozenset(row.field_id for row in GPM_METRICS if row.instance)
 BESIDE = COUNTED | {P2P_STATUS, HEALTH}  # the tables of questions
 NOT_ASKED = BESIDE | {XID_ERRORS}  # by a plan
 MOST_GPUS = 256  # far above any machine; each gets a thread
@@ -74,15 +71,13 @@ class NvmlSource:
         driver_root: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
-        self._fields = tuple(field for field in fields if field.id in self.readable)
-        self._uses = uses
         self._clock = clock
-        self._slow_interval = slow_interval
-        self._wants_gpm = any(field.id in GPM_FIELDS for field in self._fields)
+        self._making = Making(NOT_ASKED, clock)
         self._slots: dict[int, Slot] = {}
         self._sleep = Sleep(sys_root, lambda: list(self._slots.values()))
-        self._counted = Counted(self._fields, counting, told, clock, self._sleep.is_asleep)
-        self._peers = Peers(self._fields, self._sleep.awake, clock, slow_interval)
+        self._counted = Counted(clock, self._sleep.is_asleep)
+        self._peers = Peers(self._sleep.awake, clock)
+        self.want(fields, told, uses=uses, slow_interval=slow_interval, counting=counting)
         self._connection = Connection(release=self._release, clock=clock, root=driver_root)
         self._lock = threading.Lock()  # of the slots and what follows
         self._look = 0
@@ -90,6 +85,18 @@ class NvmlSource:
         self._is_absurd = False
         self._tickets: dict[int, int] = {}  # the number of the newest thread to open a slot
         self._ticket = 0
+
+    def want(
+        self, fields: Iterable[Field], told: Told, *, uses: UseMaker | None, slow_interval: float, counting: Counting
+    ) -> None:
+        """Read other fields from the next sweep on; called between two sweeps.
+
+        Connection, counts and the thread of a GPU that hangs stay as they are.
+        """
+        wanted = tuple(field for field in fields if field.id in self.readable)
+        self._making.want(wanted, uses, slow_interval)
+        self._counted.want(wanted, counting, told)
+        self._peers.want(wanted, slow_interval)
 
     def count(self) -> int:
         """Connect where needed and count the GPUs; see the protocol."""
@@ -185,7 +192,9 @@ class NvmlSource:
         if asked is not None and not answers:
             answers = asked.so_far()
         own = {answer.field.id for answer in answers if answer.device is known.device}
-        answers += (Missing(field, known.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in own)
+        answers += (
+            Missing(field, known.device, Gap.TIMEOUT, reason) for field in self._making.fields if field.id not in own
+        )
         return sample_of(known.device, there, answers)
 
     def heard(self, device: Device) -> Sequence[Reading]:
@@ -241,15 +250,15 @@ class NvmlSource:
             vbios_version=text_or_nothing(partial(pynvml.nvmlDeviceGetVbiosVersion, handle)),
             minor=number_or_nothing(partial(pynvml.nvmlDeviceGetMinorNumber, handle)),
         )
-        no_gpm = is_supported(handle) if self._wants_gpm else None
-        return Slot(self._connection.number, look, handle, device, no_gpm, Layout(handle, device))
+        edition, no_gpm = self._making.edition, self._making.no_gpm(handle)
+        return Slot(self._connection.number, look, handle, device, edition, no_gpm, Layout(handle, device))
 
     def _sample(self, known: Slot) -> Sample:
         answers: list[Answer] = []
         there: list[Device] = []
         known.answers, known.there, known.asked = answers, there, None
         instances = known.mig.instances()
-        own = known.asked = self._own_readers(known, has_instances=bool(instances))
+        own = known.asked = self._making.of_gpu(known, has_instances=bool(instances))
         answers += own.answers()
         known.asked = None
         answers += self._counted.answers(known)
@@ -257,9 +266,7 @@ class NvmlSource:
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
         for instance in instances:
-            readers = known.instances.get(instance)
-            if readers is None:
-                readers = known.instances[instance] = self._instance_readers(known, instance)
+            readers = self._making.of_instance(known, instance)
             theirs, by = readers.answers(), readers.used(known.mig.beside(instance))
             if instance.is_there():
                 there.append(instance.device)
@@ -267,34 +274,3 @@ class NvmlSource:
                 used += by
         answers += self._peers.answers(known)  # last: it is the other GPUs that this may wait for
         return sample_of(known.device, there, answers, used)
-
-    def _own_readers(self, known: Slot, *, has_instances: bool) -> Readers:
-        """Give the GPU's own readers. What its instances answer is theirs: asked of both, sums would count it twice."""
-        mode = known.mig.is_on, has_instances
-        if known.own is not None and known.own[0] == mode:
-            return known.own[1]
-        if known.own is not None:
-            known.own[1].free()
-        theirs = INSTANCE_FIELDS if has_instances else frozenset[int]()
-        theirs_gpm = INSTANCE_GPM_FIELDS if has_instances and known.no_gpm is None else frozenset[int]()
-        fields = [field for field in self._fields if field.id not in theirs | theirs_gpm]
-        take = partial(pynvml.nvmlGpmSampleGet, known.handle)
-        readers = self._readers(fields, known.device, known.handle, take, known.no_gpm)
-        known.own = mode, readers
-        return readers
-
-    def _instance_readers(self, known: Slot, instance: Instance) -> Readers:
-        gpm = INSTANCE_GPM_FIELDS if known.no_gpm is None else frozenset[int]()
-        fields = [field for field in self._fields if field.id in INSTANCE_FIELDS | gpm]
-        take = partial(pynvml.nvmlGpmMigSampleGet, known.handle, instance.device.instance_id)
-        return self._readers(fields, instance.device, instance.handle, take, known.no_gpm)
-
-    def _readers(
-        self, fields: list[Field], device: Device, handle: Handle, take: Callable[[object], object], no_gpm: str | None
-    ) -> Readers:
-        profiled = [field for field in fields if field.id in GPM_FIELDS]
-        asked = [field for field in fields if field.id not in GPM_FIELDS | NOT_ASKED]
-        refused = [(field, no_gpm) for field in profiled] if no_gpm is not None else []
-        plan = Plan(asked, device, handle, refused=refused, clock=self._clock, slow_interval=self._slow_interval)
-        gpm = GpmWindow(profiled, device, take, self._clock) if profiled and no_gpm is None else None
-        return Readers(plan, gpm, None if self._uses is None else self._uses(device, handle))

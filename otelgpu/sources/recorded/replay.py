@@ -23,9 +23,13 @@ class ReplaySource:
 
     def __init__(self, fields: Iterable[Field], path: str) -> None:
         self._recording: Recording = load(path)
-        self._wanted = {field.id: field for field in fields}
+        self.want(fields)
         self._name = PurePath(path).name
         self._at = -1
+
+    def want(self, fields: Iterable[Field]) -> None:
+        """Give other fields from now on."""
+        self._wanted = {field.id: field for field in fields}
 
     @property
     def readable(self) -> frozenset[int]:

@@ -55,11 +55,8 @@ class SimulatedSource:
         counting: Counting = Counting(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        wanted = tuple(fields)
-        self._counting = counting
-        self._counted = tuple(field for field in wanted if field.id in COUNTED)
-        node = gpus(parse_spec(spec), seed)
-        self._plans = tuple(_plan(gpu, wanted, node) for gpu in node)
+        self._node = gpus(parse_spec(spec), seed)
+        self.want(fields, counting)
         self._facts = SourceFacts(
             name="simulated",
             driver_version=DRIVER_VERSION,
@@ -69,6 +66,13 @@ class SimulatedSource:
         )
         self._clock = clock
         self._started_at = clock()
+
+    def want(self, fields: Iterable[Field], counting: Counting) -> None:
+        """Read other fields from now on; the node goes on as it is."""
+        wanted = tuple(fields)
+        self._counting = counting
+        self._counted = tuple(field for field in wanted if field.id in COUNTED)
+        self._plans = tuple(_plan(gpu, wanted, self._node) for gpu in self._node)
 
     def count(self) -> int:
         """Say how many GPUs the spec asked for."""

@@ -1,0 +1,47 @@
+"""One look at the GPUs, for the commands that print something and end.
+
+Rule 1: it is the pipeline of the service that looks, without what pushes; the driver is let go of at once.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from otelgpu.config import Config, Otlp
+from otelgpu.errors import StartError
+from otelgpu.export.page import Format
+from otelgpu.model import Snapshot
+from otelgpu.pipeline import Pipeline
+from otelgpu.server.running import STOP
+
+WINDOW = 0.15  # seconds between the two sweeps of a look: a little more than the shortest window of a rate
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the GPUs: the snapshot and the page it gives."""
+
+    snapshot: Snapshot
+    page: bytes
+
+
+def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
+    """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
+    # A look shows the page, whatever is pushed.
+    here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
+    pipeline = Pipeline(here, os.environ if environ is None else environ)
+    pipeline.start()
+    try:
+        pipeline.attribution.looked(config.sampling.deadline)
+        snapshot = pipeline.sampler.refresh()
+        if snapshot is not None and snapshot.source_up:
+            time.sleep(WINDOW)
+            snapshot = pipeline.sampler.refresh(max_age=0)
+        if snapshot is None:
+            raise StartError(f"the driver did not answer within {config.sampling.deadline:g} s")
+        return Look(snapshot, pipeline.page(snapshot, Format.TEXT, shown=True))
+    finally:
+        pipeline.stop(STOP)

@@ -1,0 +1,74 @@
+"""Looks whether files have changed: by what `stat` says of them, every few seconds.
+
+Rule 1: a file is known by where its name leads in the end. Kubernetes swaps a link (`..data`) in a mounted ConfigMap,
+        an editor puts another file in the place, and what is on a network drive tells nobody of a change.
+Rule 2: what changes is left alone until it has been the same for QUIET seconds: half a file is no settings.
+Rule 3: in a thread of its own: a file system that hangs keeps nobody else.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+logger = logging.getLogger(__name__)
+
+QUIET = 0.2  # seconds
+
+Seen: TypeAlias = Mapping[str, tuple[object, ...]]
+
+
+class Watch:
+    """Calls *changed* when one of the *files* has; asks which these are at every look, *interval* seconds apart."""
+
+    def __init__(self, files: Callable[[], Iterable[str]], changed: Callable[[], None], interval: float) -> None:
+        self._files = files
+        self._changed = changed
+        self._interval = interval
+        self._ended = threading.Event()
+        self._seen = self._look()  # here: a change from now on is one
+        self._thread = threading.Thread(target=self._run, name="otelgpu-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; nobody waits for a look that hangs."""
+        self._ended.set()
+
+    def read(self) -> None:
+        """Have them read now, whoever asks for it: a change before that is none any more."""
+        before = self._look()
+        self._changed()
+        self._seen = {path: before.get(path, seen) for path, seen in self._look().items()}
+
+    def _look(self) -> Seen:
+        return {path: _signature(path) for path in self._files()}
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            try:
+                if (seen := self._look()) != self._seen:
+                    self._settle(seen)
+            except Exception:
+                logger.exception("a look at the files of the settings failed; the next one starts afresh")
+
+    def _settle(self, seen: Seen) -> None:
+        """Wait until nothing changes any more, and tell."""
+        while not self._ended.wait(QUIET):
+            before, seen = seen, self._look()
+            if seen == before:
+                self.read()
+                return
+
+
+def _signature(path: str) -> tuple[object, ...]:
+    try:
+        real = os.path.realpath(path)
+        found = Path(real).stat()
+    except (OSError, ValueError) as error:  # not there; a NUL in the name
+        return (type(error),)
+    return real, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

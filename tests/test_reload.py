@@ -1,0 +1,413 @@
+"""Reload in this process: other settings over the fake driver, and what the page and a collector have of it.
+
+Rule 1: what the page has to look like after a reload is what it is after a start with those settings.
+Rule 2: the reload is the service's own, but that the test calls it; signals and files are in test_reload_process.py.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+
+from otelgpu.config import Config, load
+from otelgpu.config.given import Files
+from otelgpu.errors import ConfigError, StartError
+from otelgpu.export.page import Format
+from otelgpu.pipeline import Pipeline
+from otelgpu.reload import Hook, LastReload, Reload, Rereading
+from tests.fakenvml import Fake, Process, Scenario, models
+from tests.fakeproc import FakeProc, pod_path
+from tests.faults.rig import check_truth, distinct, up
+from tests.harness import Node, lines_of, series, until, values
+from tests.push.collectors import Answer, Collector, Point, collector
+from tests.test_processes import UTILIZATION, sample
+
+MIB = models.MIB
+PAIR = distinct(models.h100(2))
+NAMES = {gpu.uuid for gpu in PAIR.gpus}
+TEMPERATURE, POWER, USED = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED"
+PROFILED = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+XIDS, CLOCKS = "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_CLOCK_EVENTS_TOTAL"
+OWNED = "otelgpu_owner_energy_joules_total"
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+BASE = "hostname: node-1\nsampling: {reuse: 0, deadline: 0.5}\n"
+FEW = f"{BASE}fields: [{TEMPERATURE}, {POWER}]\n"
+
+
+@dataclass
+class Rig:
+    """A node whose settings stand in a file."""
+
+    fake: Fake
+    path: Path
+    scenario: Scenario
+    text: str
+    files: Files = field(default_factory=dict)
+    last: LastReload = field(default_factory=LastReload)
+    hooks: list[Hook] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path.write_text(self.text, encoding="utf-8")
+        self.fake.show(self.scenario)
+        config = self._read()
+        self.last.succeeded(self.files)
+        self.node = Node(self.fake, config, reloads=self.last)
+        first = self.node.pipeline
+        for way_out in first.ways_out():
+            way_out.start()
+        self.reloading: Reload[Pipeline, Pipeline] = Reload(
+            first,
+            first,
+            Rereading(self._read, self.files, hooks=self.hooks),
+            build=lambda config, before: Pipeline(config, {}, before=before, reloads=self.last),
+            swap=lambda pipeline, _: pipeline,
+            last=self.last,
+        )
+
+    def _read(self) -> Config:
+        return load(environ={}, config_path=str(self.path), files=self.files)
+
+    def reload(self, text: str | None = None) -> str:
+        """Reload, with another text of the file; return the page, of the sweep that the reload has made."""
+        if text is not None:
+            self.path.write_text(text, encoding="utf-8")
+        self.reloading.reload()
+        self.node.pipeline = self.reloading.site()
+        return self.node.page(sweep=False)
+
+    def stop(self) -> None:
+        self.reloading.stop(5)
+
+
+Start = Callable[..., Rig]
+
+
+@pytest.fixture
+def start(fake: Fake, tmp_path: Path) -> Iterator[Start]:
+    """Start nodes: `start(scenario, text of the settings)`. All are stopped afterwards."""
+    started: list[Rig] = []
+
+    def begin(scenario: Scenario, text: str = FEW) -> Rig:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Rig(fake, folder / "otelgpu.yaml", scenario, text))
+        return started[-1]
+
+    yield begin
+    fake.release()
+    for rig in started:
+        rig.stop()
+
+
+JUDGED = ("DCGM_EXP_P2P_STATUS", "DCGM_EXP_GPU_HEALTH_STATUS")
+CSV = f"{POWER}, gauge, Power.\n{TEMPERATURE}, label, As a label.\n"
+OTHER_SETTINGS = {
+    "fields": f"{BASE}fields: [{', '.join((USED, PROFILED, XIDS, CLOCKS, *JUDGED))}]\n",
+    "no-fields": f"{BASE}fields: [none]\n",
+    "a-csv-file": f"{BASE}fields: [CSV]\n",
+    "labels": f"{FEW}labels: {{rack: a}}\n",
+    "hostname": FEW.replace("node-1", "node-2"),
+    "compat": f"{FEW}compat: 4.9\n",
+    "devices": f"{FEW}devices: [1]\n",
+    "semconv": f"{FEW}naming: semconv\n",
+    "repeat": f"{FEW}mig: {{parent_values: repeat}}\n",
+}
+
+
+@pytest.mark.parametrize("what", OTHER_SETTINGS)
+def test_the_page_is_that_of_a_start_with_the_new_settings(what: str, start: Start, tmp_path: Path) -> None:
+    """And that of a start with the old ones when they are back: nothing of either is left in the other."""
+    scenario = models.h100_mig() if what == "repeat" else PAIR
+    (tmp_path / "fields.csv").write_text(CSV, encoding="utf-8")
+    text = OTHER_SETTINGS[what].replace("CSV", str(tmp_path / "fields.csv"))
+    rig = start(scenario)
+    before = shown(rig.node.page())
+    rig.reload(text)
+    rig.node.settled_page()
+    after = shown(rig.node.page())
+    back = shown(rig.reload(FEW))
+    fresh = start(scenario, text)
+    fresh.node.settled_page()
+    expected = shown(fresh.node.page())
+
+    assert after == expected
+    assert back == before
+    assert after != before
+
+
+def shown(page: str) -> list[str]:
+    """The lines about GPUs, without values that go on."""
+    moving = ("otelgpu_process", "otelgpu_s", "otelgpu_config", "otelgpu_gpu_lost")
+    return [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith(moving) and line[:1] != "#"]
+
+
+def test_nothing_that_counts_goes_back_or_is_counted_twice(start: Start, tmp_path: Path) -> None:
+    """XIDs that come while it reloads, clock events, the energy of owners, and what is counted of otelgpu itself."""
+    (tmp_path / "proc").mkdir()
+    proc = FakeProc(tmp_path / "proc")
+    proc.run(100, pod_path(1))
+    text = (
+        f"{BASE}fields: [{XIDS}, {CLOCKS}]\ncounts: {{clock_interval: 0.1}}\n"
+        f"processes: {{by: pod, proc_root: {tmp_path / 'proc'}}}\n"
+    )
+    scenario = PAIR.with_gpu(
+        0,
+        answers={REASONS: 0, ENERGY: 5000, UTILIZATION: sample(100, 50)},
+        fields={83: 5000},
+        processes=(Process(100, 1 << 30),),
+    )
+    rig = start(scenario, text)
+    rig.node.page()
+    came, over = 0, threading.Event()
+    before = 0.0
+    now = scenario
+
+    def happen() -> None:
+        nonlocal came, now
+        while not over.wait(0.02) and came < 30:
+            came += 1
+            now = now.with_xid(0, 31)
+            rig.node.show(now)
+
+    thread = threading.Thread(target=happen)
+    thread.start()
+    pages = [rig.reload(f"{text}labels: {{rack: r{number}}}\n") for number in range(8)]
+    over.set()
+    thread.join()
+    rig.node.show(now.with_gpu(0, answers={REASONS: 4, ENERGY: 9000}, fields={83: 9000}).with_xid(0, 31))
+    until(lambda: of(rig.node.page(), XIDS, xid="31") == [came + 1], "every XID, once")
+    until(lambda: of(rig.node.page(), CLOCKS, clock_event="power_cap") == [1], "the clock event")
+    energy = sum(of(rig.node.page(), OWNED))
+    sweeps = values(rig.reload(text), "otelgpu_sweeps_total")[""]
+    for page in pages:
+        (count,) = of(page, XIDS, xid="31") or [0.0]
+        assert count >= before
+        before = count
+
+    assert came > 0
+    assert energy == 4
+    assert of(rig.node.page(), CLOCKS, clock_event="power_cap") == [1]
+    assert sum(of(rig.node.page(), OWNED)) == 4
+    assert sweeps > 8
+
+
+def of(page: str, name: str, **labels: str) -> list[float]:
+    """The values of a family on GPU 0 with these labels."""
+    wanted = {"gpu": "0"} | labels
+    return [line.value for line in lines_of(page) if line.name == name and wanted.items() <= line.labels.items()]
+
+
+def test_no_page_lacks_anything_while_it_reloads(start: Start) -> None:
+    """A gap in a rate wakes somebody up: profiling values too, which need two sweeps, are on every page."""
+    text = f"{BASE}fields: [{TEMPERATURE}, {PROFILED}]\n"
+    rig = start(PAIR, text)
+    rig.node.page()
+    rig.node.settled_page()
+    lacking: list[str] = []
+    made, over = threading.Event(), threading.Event()
+
+    def scrape() -> None:
+        while not over.is_set():
+            pipeline = rig.reloading.site()
+            snapshot = pipeline.sampler.refresh()
+            shown_now = snapshot is not None and pipeline.is_fresh(snapshot)
+            page = pipeline.page(snapshot, Format.TEXT, shown=shown_now).decode()
+            if len(series(page, TEMPERATURE)) != 2 or len(series(page, PROFILED)) != 2:
+                lacking.append(page)
+            made.set()
+
+    threads = [threading.Thread(target=scrape) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(10):
+        made.clear()
+        rig.reload(text.replace("]", f", {POWER if number % 2 else USED}]"))
+        assert made.wait(20)
+    over.set()
+    for thread in threads:
+        thread.join()
+
+    assert not lacking
+
+
+def test_wrong_settings_change_nothing_and_are_all_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody saves half an edit: dcgm-exporter 4.8.2 would end here."""
+    rig = start(PAIR)
+    before = series(rig.node.page())
+    good = rig.last.good_unix
+    page = rig.reload(f"{FEW}labels: {{1x: a}}\notlp: {{interval: never}}\n")
+
+    assert series(page) == before
+    assert [record.getMessage() for record in caplog.records if record.name == "otelgpu.reload"] == [
+        f"{rig.path}:4: labels.1x: a label name is letters, digits and _, and no digit comes first",
+        f'{rig.path}:5: otlp.interval: expected a number of seconds, got "never"',
+        "not reloaded: the settings are wrong; those before stay in force",
+    ]
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 0}
+    assert values(page, "otelgpu_config_last_reload_success_timestamp_seconds") == {"": good}
+
+    page = rig.reload(FEW)
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 1}
+    assert values(page, "otelgpu_config_last_reload_success_timestamp_seconds")[""] > good
+
+
+def test_files_are_shown_with_what_tells_their_content(start: Start, tmp_path: Path) -> None:
+    """So that a rollout can be followed on all nodes: what sha256sum says, cut."""
+    csv = tmp_path / "fields.csv"
+    csv.write_bytes(b"DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n")
+    rig = start(PAIR, f"{BASE}fields: [{csv}]\n")
+    infos = [line for line in lines_of(rig.node.page()) if line.name == "otelgpu_config_info"]
+
+    assert {line.labels["source"]: line.labels["hash"] for line in infos} == {
+        str(rig.path): rig.files[str(rig.path)],
+        str(csv): "60152c2107d70074",
+    }
+
+
+def test_what_needs_a_restart_is_named_and_the_rest_applied(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody who has changed the port would else look for a fault in the network."""
+    rig = start(PAIR)
+    page = rig.reload(f"{FEW}labels: {{rack: b}}\nserver: {{listen: [':9999']}}\nsource: simulated:1xt4\n")
+
+    assert {line.labels["rack"] for line in lines_of(page) if line.name == TEMPERATURE} == {"b"}
+    assert check_truth(page) == NAMES
+    assert [record.getMessage() for record in caplog.records if "restart" in record.getMessage()] == [
+        f"{rig.path}:6: source needs a restart; the rest is applied",
+        f"{rig.path}:5: server.listen needs a restart; the rest is applied",
+    ]
+
+
+def test_a_gpu_that_hangs_keeps_no_reload_and_costs_no_thread(start: Start, fake: Fake) -> None:
+    """The reloads of a month on a node with one sick GPU; when its call returns it is read as it is wanted by then."""
+    rig = start(PAIR)
+    rig.node.show(PAIR.with_gpu(1, hangs={"nvmlDeviceGetTemperatureV", "nvmlDeviceGetPowerUsage"}))
+    rig.node.page()
+    threads = threading.active_count()
+    began = time.monotonic()
+    for number in range(20):
+        page = rig.reload(f"{FEW}labels: {{n: x{number}}}\n")
+        assert check_truth(page) == {PAIR.gpus[0].uuid}
+        assert sorted(up(page).values()) == [0, 1]
+    seconds = time.monotonic() - began
+
+    assert seconds < 20
+    assert threading.active_count() <= threads
+    assert fake.inits == 1
+    rig.node.show(PAIR)
+    fake.release()
+    until(lambda: check_truth(rig.node.page()) == NAMES, "it is back")
+    assert {line.labels["n"] for line in lines_of(rig.node.page()) if line.name == POWER} == {"x19"}
+
+
+def test_a_lost_gpu_is_not_forgotten_and_one_that_is_left_out_not_lost(start: Start) -> None:
+    """Neither may an alert end by a reload, nor begin by one."""
+    rig = start(PAIR)
+    rig.node.show(PAIR.with_gpu(1, lost=True))
+    since = values(rig.node.page(), "otelgpu_gpu_lost_timestamp_seconds", by="UUID")
+    page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
+
+    assert set(since) == {PAIR.gpus[1].uuid}
+    assert values(page, "otelgpu_gpu_lost_timestamp_seconds", by="UUID") == since
+    assert set(up(rig.reload(f"{FEW}devices: [0]\n"))) == {PAIR.gpus[0].uuid}
+    rig.node.show(PAIR)
+    assert check_truth(rig.reload(FEW)) == NAMES
+
+
+def test_fifty_reloads_leave_nothing_behind(start: Start, fake: Fake) -> None:
+    """Neither threads nor what the SDK made for settings of long ago; the driver is taken once."""
+    text = f"{BASE}fields: [{TEMPERATURE}, {PROFILED}, {XIDS}, {CLOCKS}]\n"
+    rig = start(PAIR, text)
+    rig.reload()
+    gc.collect()
+    threads, providers, samples = threading.active_count(), living(MeterProvider), fake.live_samples
+    pipelines = living(Pipeline)
+    for number in range(50):
+        rig.reload(f"{text}labels: {{n: x{number}}}\n")
+    gc.collect()
+
+    assert (threading.active_count(), fake.live_samples, fake.inits) == (threads, samples, 1)
+    assert living(MeterProvider) <= providers
+    assert living(Pipeline) <= pipelines
+
+
+def living(kind: type) -> int:
+    """How many objects of a class there are."""
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_one_that_fails_in_the_middle_leaves_the_old_one_in_force(start: Start) -> None:
+    """Also what is read beside the settings, such as the web configuration, and what nobody has foreseen."""
+    rig = start(PAIR)
+    faults: list[Exception] = [StartError("web.yml:3: no"), ConfigError(["a", "b"]), ZeroDivisionError("oops")]
+
+    def act() -> None:
+        if faults:
+            raise faults.pop(0)
+
+    rig.hooks.append(Hook(lambda: ("web.yml",), act))
+    for _ in range(3):
+        assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 0}
+
+    assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 1}
+
+
+@pytest.fixture
+def sink() -> Iterator[Collector]:
+    with collector() as running:
+        yield running
+
+
+def otlp(url: str, temporality: str = "cumulative", interval: float = 60) -> str:
+    way = f"{{endpoint: '{url}', temporality: {temporality}, interval: {interval}}}"
+    return f"{BASE}fields: [{TEMPERATURE}, DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION]\notlp: {way}\n"
+
+
+def test_a_delta_goes_on_over_a_reload(start: Start, sink: Collector) -> None:
+    """What was used while it reloaded is in the next delta, once; no sweep is sent twice."""
+    energy = 10_000
+
+    def used(more: int) -> None:
+        nonlocal energy
+        energy += more
+        rig.node.show(PAIR.with_gpu(0, answers={ENERGY: energy}, fields={83: energy}))
+
+    text = otlp(sink.url, "delta")
+    rig = start(PAIR.with_gpu(0, answers={ENERGY: energy}, fields={83: energy}), text)
+    until(lambda: bool(points(sink, "hw.temperature")), "the first batch")
+    for number in range(4):
+        used(1000)
+        rig.reload(f"{text}labels: {{n: x{number}}}\n")
+        used(500)
+        rig.node.sweep()
+    rig.stop()
+    mine = [point for point in points(sink, "hw.energy") if point.attributes["hw.name"] == "GPU 0"]
+
+    assert sum(point.value for point in mine) == 6
+    assert len({point.time for point in mine}) == len(mine)
+
+
+def points(sink: Collector, name: str) -> list[Point]:
+    return [point for point in sink.points(name) if point.name == name]
+
+
+def test_what_waits_for_a_collector_is_sent_after_the_reload_where_the_new_settings_say(
+    start: Start, sink: Collector
+) -> None:
+    """The old collector is gone, which is why the settings were changed."""
+    with collector() as other:
+        other.answers = [Answer(503)] * 1000
+        text = otlp(other.url)
+        rig = start(PAIR, text)
+        until(lambda: len(other.received) >= 1, "an attempt")
+        rig.reload(text.replace(other.url, sink.url))
+        until(lambda: len({point.time for point in points(sink, "hw.energy")}) >= 2, "old and new batches")
+        rig.stop()
+    energies = [(point.time, point.attributes["hw.name"]) for point in points(sink, "hw.energy")]
+
+    assert len(energies) == len(set(energies))
