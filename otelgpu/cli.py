@@ -85,9 +85,9 @@ _COMMANDS: dict[str, tuple[Run, tuple[str, ...], str]] = {
     "doctor": (
         commands.doctor,
         ("text", "json"),
-        "Check all that has to be right, and say what is not and what helps.",
+        "Check all that must be right, and say what is not and what helps.",
     ),
-    "fields": (commands.fields, ("table", "json"), "Print the fields that can be asked for, and who answers them."),
+    "fields": (commands.fields, ("table", "json"), "Print the fields there are, and what each GPU answers."),
 }
 
 

@@ -33,16 +33,18 @@ def serve(config: Config, _: str) -> int:
     from otelgpu.service import serve as run
 
     read = click.get_current_context().obj
+    again = partial(read, again=True)
+    _set_up_log(config, otherwise="info")
     with _with_configmap(config) as fields:
-        again = Rereading(
-            read=read if fields is None else lambda: fields.applied(read()),
+        rereading = Rereading(
+            read=again if fields is None else lambda: fields.applied(again()),
             files=read.keywords["files"],
             settled=partial(_log, otherwise="info"),
             causes=[] if fields is None else [fields.tell],
         )
-        again.settled(config)
         settled = config if fields is None else fields.applied(config)
-        return run(settled, announce=_announce, rereading=again)
+        rereading.settled(settled)
+        return run(settled, announce=_announce, rereading=rereading)
 
 
 def _announce(address: str) -> None:
@@ -55,9 +57,11 @@ def once(config: Config, form: str) -> int:
     """Print one look at the GPUs."""
     from otelgpu.glance import look
 
-    _log(config)
+    _set_up_log(config)
     with _with_configmap(config) as fields:
-        seen = look(config if fields is None else fields.applied(config))
+        settled = config if fields is None else fields.applied(config)
+        _log(settled)
+        seen = look(settled)
     if form == "text":
         write(seen.page)
     else:
@@ -145,13 +149,18 @@ def record(config: Config, _: str, *, file: str, sweeps: int) -> int:
 
 
 def _log(config: Config, *, level: str = "", otherwise: str = "warning") -> None:
+    """Set up the log, and put there what is to be remarked of the settings."""
+    _set_up_log(config, level=level, otherwise=otherwise)
+    for remark in config.remarks:
+        logger.log(remark.level, "%s", remark.text)
+
+
+def _set_up_log(config: Config, *, level: str = "", otherwise: str = "warning") -> None:
     """Set up the log. A command that prints something else logs only what is wrong, unless it is told otherwise."""
     from otelgpu.log import set_up
 
     asked_for = config.log.level if "log.level" in config.origins else otherwise
     set_up(level=level or asked_for, form=config.log.format)
-    for remark in config.remarks:
-        logger.log(remark.level, "%s", remark.text)
 
 
 def _source_status(*, up: bool, reason: str) -> int:

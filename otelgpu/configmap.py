@@ -2,10 +2,10 @@
 
 Rule 1: at start it is waited for a moment. Where it cannot be had, the fields of the settings are shown, with one
         warning, and it is asked for until it is there. dcgm-exporter would end, with every GPU of the node unseen.
-Rule 2: a wrong row is at start what it is in a file: an error, with `lenient` a warning. Later what was good stays.
+Rule 2: a wrong row is what it is in a file: an error, with `lenient` a warning. Later what was good stays.
 Rule 3: dcgm-exporter's role allows to `get` this one object, no more. So it is asked for by its name, and then followed
         by a watch where that is allowed; where not it is asked for again each minute.
-Rule 4: each text that is new and good causes a reload, in the thread that asks.
+Rule 4: each text that is new causes a reload, in the thread that asks; the reload judges it with all else.
 """
 
 import logging
@@ -46,13 +46,13 @@ class _ConfigMap(msgspec.Struct):
 
 
 class ConfigMap:
-    """Follows one ConfigMap in a thread of its own. *changed* is told each text after the first look."""
+    """Follows one ConfigMap in a thread of its own. `changed` is called in it for each text after the first look."""
 
-    def __init__(self, name: ConfigMapName, api: Api, *, changed: Callable[[str], None]) -> None:
+    def __init__(self, name: ConfigMapName, api: Api) -> None:
         self._name = name
         self._path = f"/api/v1/namespaces/{name.namespace}/configmaps"
         self._api = api
-        self._changed = changed
+        self.changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._text: str | None = None
         self._problem: str | None = None
@@ -68,6 +68,11 @@ class ConfigMap:
         with self._lock:
             self._is_settled = True
             return self._text, self._problem or f"no answer within {patience:g} s"
+
+    @property
+    def text(self) -> str | None:
+        """The newest text; None where there has been none."""
+        return self._text
 
     def stop(self, timeout: float) -> bool:
         """End the question under way and the thread; False when it did not end in time."""
@@ -125,7 +130,7 @@ class ConfigMap:
             is_news = self._is_settled and text != self._text
             self._text = text
         if is_news:
-            self._changed(text)
+            self.changed()
 
     def _say(self, problem: str | None) -> bool:
         """Log what is wrong, or that nothing is any more, when that is news; what is wrong at start `first` tells."""
@@ -142,7 +147,7 @@ class ConfigMap:
 
 
 def with_fields(config: Config, text: str) -> Config:
-    """Return the settings with the fields that the *text* of their ConfigMap names.
+    """Return the settings with the fields that the *text* of their ConfigMap names, and what there is to remark.
 
     Raise ConfigError with every wrong row (unless they are `lenient`), or where there is no row.
     """
@@ -155,30 +160,24 @@ def with_fields(config: Config, text: str) -> Config:
     counters = merged(parsed.rows, remarks)
     if not counters:
         raise ConfigError([f"{name}: its key {KEY} names no field"])
-    for remark in remarks:
-        logger.log(remark.level, "%s", remark.text)
-    return replace(config, fields=("none",), counters=counters, skipped_rows=len(parsed.bad))
+    known = {"fields": ("none",), "counters": counters, "skipped_rows": len(parsed.bad)}
+    return replace(config, **known, remarks=(*config.remarks, *remarks))
 
 
 class ConfigMapFields:
-    """The fields that a ConfigMap names; *text* is what it held at start, None where it could not be had."""
+    """The fields that a ConfigMap names: always those of its newest text."""
 
-    def __init__(self, text: str | None) -> None:
-        self._text = text
-        self._changed: Callable[[], None] = lambda: None
+    def __init__(self, configmap: ConfigMap) -> None:
+        self._configmap = configmap
 
     def tell(self, changed: Callable[[], None]) -> None:
         """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap."""
-        self._changed = changed
+        self._configmap.changed = changed
 
     def applied(self, config: Config) -> Config:
-        """Return the settings with these fields. Raise ConfigError."""
-        return config if self._text is None else with_fields(config, self._text)
-
-    def take(self, text: str) -> None:
-        """Go over to another text, which is good."""
-        self._text = text
-        self._changed()
+        """Return the settings with these fields; as they are where the ConfigMap was never there. Raise ConfigError."""
+        text = self._configmap.text
+        return config if text is None else with_fields(config, text)
 
 
 @contextmanager
@@ -192,22 +191,13 @@ def followed(config: Config, environ: Mapping[str, str]) -> Iterator[ConfigMapFi
         yield None
         return
 
-    def judged(text: str) -> None:
-        try:
-            with_fields(config, text)
-        except ConfigError as error:
-            for problem in error.problems:
-                logger.error("%s; the fields stay as they are", problem)  # noqa: TRY400 - its sentence says it all
-        else:
-            fields.take(text)
-
-    configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account), changed=judged)
+    configmap = ConfigMap(name, Api(environ, config.kubernetes.service_account))
     try:
         text, why = configmap.first(PATIENCE)
         if text is None:
             shown = ",".join(config.fields)
             logger.warning("ConfigMap %s: %s; until it is there, these fields are shown: %s", name, why, shown)
-        fields = ConfigMapFields(text)
+        fields = ConfigMapFields(configmap)
         fields.applied(config)
         yield fields
     finally:

@@ -30,8 +30,10 @@ class Look:
 
 def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    # A look shows the page, whatever is pushed.
+    # A look shows the page, whatever is pushed, and nobody but who looks reads it.
+    server = replace(config.server, web_config="")
     here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
+    here = replace(here, server=server)
     pipeline = Pipeline(here, os.environ if environ is None else environ)
     pipeline.start()
     try:

@@ -93,7 +93,7 @@ class Ledger:
             self._give_places(gpu, sample.used, at=at, unix=unix)
             if self._shares_energy and (energy := _energy(sample)) is not None:
                 self._share(gpu, energy, sample, at=at, unix=unix)
-                spent += _spent(gpu, sample.device)
+                spent += _spent(gpu, sample.device, unix)
             used += [_folded(use, gpu.there) for use in sample.used]
         return tuple(used), tuple(spent)
 
@@ -158,10 +158,11 @@ def _energy(sample: Sample) -> int | None:
     return None
 
 
-def _spent(gpu: _Gpu, device: Device) -> Iterable[Spent]:
+def _spent(gpu: _Gpu, device: Device, unix: float) -> Iterable[Spent]:
     accounts = [(owner, account) for (_, owner), account in sorted(gpu.accounts.items(), key=lambda item: item[0])]
     for owner, account in (*accounts, (THE_OTHERS, gpu.others), (THE_PAST, gpu.past), (THE_REST, gpu.rest)):
         if account is not None and (account.is_measured or owner in (THE_PAST, THE_REST)):
+            account.since_unix = min(account.since_unix, unix)  # the clock may have been set back
             yield Spent(device, owner, account.millijoules, account.since_unix)
 
 

@@ -209,11 +209,11 @@ def set_up(*, level: str, form: Literal["text", "json"]) -> None:
     handler = SparingHandler(_handler())
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
-    for old in tuple(root.handlers):
-        if isinstance(old.formatter, TextFormatter | JsonFormatter):
-            root.removeHandler(old)
-            old.close()
-    root.addHandler(handler)
+    old = [one for one in root.handlers if isinstance(one.formatter, TextFormatter | JsonFormatter)]
+    # All at once: with none for a moment, logging would write what comes then as it stands.
+    root.handlers = [*(one for one in root.handlers if one not in old), handler]
+    for one in old:
+        one.close()
     root.setLevel(logging.WARNING)
     logging.getLogger(_OURS).setLevel(level.upper())
     logging.captureWarnings(capture=True)

@@ -54,7 +54,7 @@ class Pipeline:
 
     With *before* it is to take over from that one, with other settings: what that one has going or knows is gone on
     with, so that nothing is lost and no total goes back. Then `take_over` stands before `start`. What *tap* makes of
-    the source is asked instead of it. *guard* guards the pages.
+    the source is asked instead of it.
     """
 
     def __init__(
@@ -64,12 +64,11 @@ class Pipeline:
         *,
         before: "Pipeline | None" = None,
         reloads: LastReload | None = None,
-        guard: "Guard | None" = None,
         tap: Callable[[Source], Source] = lambda source: source,
     ) -> None:
         self.config = config
         self._before = before
-        self._guard = guard
+        self.guard: Guard | None = before.guard if before else _guard(config)
         self.wanted = wanted_fields(config)
         self._shows_status = config.naming == "semconv" or config.pushes
         is_same = before is not None and asked_for_owners(config) == asked_for_owners(before.config)
@@ -103,8 +102,8 @@ class Pipeline:
         )
         create_settings_instruments(meter, config)
         create_reload_instruments(meter, reloads)
-        if guard is not None:
-            guard.create_instruments(meter)
+        if self.guard is not None:
+            self.guard.create_instruments(meter)
         create_attribution_instruments(meter, self.attribution)
         if self.pushes:
             self.pushes[0].create_instruments(meter)
@@ -183,7 +182,7 @@ class Pipeline:
             answered=self._answered,
             openmetrics_first=self.config.naming == "semconv",
             driver=Holding(self.sampler.release, self.sampler.resume, executor),
-            gate=self._guard,
+            gate=self.guard,
         )
 
     def _answered(self, code: int, seconds: float) -> None:
@@ -248,6 +247,15 @@ class Pipeline:
         self.attribution.stop(max(until - time.monotonic(), LEAST_STOP))  # its threads never keep the process
         self._provider.shutdown()
         return is_clean
+
+
+def _guard(config: Config) -> "Guard | None":
+    """Build what guards the pages, where a web configuration file asks for it. Raise ConfigError."""
+    if not (path := config.server.web_config):
+        return None
+    from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
+
+    return Guard(path, origin=config.origin("server.web_config"))
 
 
 def hostname_of(config: Config, environ: Mapping[str, str]) -> str:

@@ -4,7 +4,8 @@ Rule 1: whoever serves goes on until the new one has made its first sweep. What 
         logged, and the last good ones stay in force.
 Rule 2: one reload at a time, in the thread that asked for it; what is asked for meanwhile is one more at the end.
 Rule 3: what cannot change while running (NEEDS_RESTART) keeps its value, and is named; the rest is applied.
-Rule 4: the end waits for no reload: what is being built then is never swapped in.
+Rule 4: the end waits for no reload: what is being built then is never swapped in, nor is it told of.
+Rule 5: what is read beside the settings has its own good and bad: it keeps them from nothing, and says so itself.
 """
 
 import gc
@@ -54,8 +55,8 @@ class Hook:
 class Rereading:
     """How the settings are read again. `read` raises ConfigError and fills `files`, also then.
 
-    `settled` is called once settings are in force; `hooks` come before the settings. Each of `causes` is told how a
-    reload is caused, once there may be one.
+    `settled` is called when settings are good, and about to be in force; `hooks` come before the settings. Each of
+    `causes` is told how a reload is caused, once there may be one.
     """
 
     read: Callable[[], Config]
@@ -154,18 +155,22 @@ class Reload(Generic[R, S]):
         while self._is_turn():
             if self._told is not None:
                 self._told.reloading()
-            problems = [problem for step in self._steps() for problem in _problems_of(step)]
-            for problem in problems:
+            beside = [problem for hook in self._rereading.hooks for problem in _problems_of(hook.act)]
+            problems = _problems_of(self._again)
+            if self._is_stopped:
+                return  # who it was done for has gone, and what came of it with him
+            for problem in beside + problems:
                 logger.error("%s", problem)
             if problems:
                 self._last.is_good = False
-                logger.error("not reloaded: the settings are wrong; those before stay in force")
+                beside = ["the settings are wrong; those before stay in force"]
+                logger.error("not reloaded: %s", *beside)
             else:
                 self._last.succeeded(self._rereading.files)
                 logger.info("reloaded")
             gc.collect()  # what was swapped out holds itself, and weighs some megabytes
             if self._told is not None:
-                self._told.ready("the settings are wrong; those before stay in force" if problems else "")
+                self._told.ready(*beside[:1])
 
     def watched(self, interval: float | None) -> Callable[[], None]:
         """Begin to look whether what is read has changed, each *interval* seconds; give what SIGHUP is to cause."""
@@ -189,20 +194,16 @@ class Reload(Generic[R, S]):
             self._is_busy, self._is_asked = is_turn, False
             return is_turn
 
-    def _steps(self) -> Iterator[Callable[[], None]]:
-        yield from (hook.act for hook in self._rereading.hooks)
-        yield self._again
-
     def _again(self) -> None:
         before = self._running
         config = _kept(before.config, self._rereading.read())
         running = self._build(config, before)
+        self._rereading.settled(config)  # before the driver is asked: whoever asks it is told what is to be logged
         running.take_over()
         with self._lock:
             if self._is_stopped:
                 return
             self._running, self._site = running, self._swap(running, self._site)
-        self._rereading.settled(config)
         running.go_on()
 
 

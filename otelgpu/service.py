@@ -45,15 +45,16 @@ def serve(
     last.succeeded(rereading.files)
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
-        guard = _guard(config, rereading)
-        pipeline = Pipeline(config, environ, reloads=last, guard=guard)
+        pipeline = Pipeline(config, environ, reloads=last)
+        if pipeline.guard is not None:
+            rereading.hooks.append(_rereading(pipeline.guard))
         sockets = sockets_of(config, environ)
         manager = manager_of(environ)
         reload = Reload(
             pipeline,
             pipeline.site(executor),
             rereading,
-            build=lambda other, before: Pipeline(other, environ, before=before, reloads=last, guard=guard),
+            build=lambda other, before: Pipeline(other, environ, before=before, reloads=last),
             swap=lambda other, before: replace(other.site(executor), load=before.load),
             last=last,
             told=manager,
@@ -73,17 +74,11 @@ def serve(
     return 0
 
 
-def _guard(config: Config, rereading: Rereading) -> "Guard | None":
-    """Build what guards the pages, where a web configuration file asks for it; it is read again with the settings."""
-    if not (path := config.server.web_config):
-        return None
-    from otelgpu.server.guard import Guard  # here: TLS and bcrypt are needed for this alone
-
-    guard = Guard(path, origin=config.origin("server.web_config"))
+def _rereading(guard: "Guard") -> Hook:
+    """Have the web configuration file read again with the settings; a change of its own it sees itself."""
 
     def again() -> None:
         if guard.reload():  # which has logged what is wrong
             raise OtelgpuError("the web configuration file is wrong; the last good one stays in force")
 
-    rereading.hooks.append(Hook(files=tuple, act=again))  # changes it sees itself
-    return guard
+    return Hook(files=tuple, act=again)

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 Numbers = dict[int, dict[SeriesKey, int | float]]
 _NO_USE: Used = ((), ())
 Rows = tuple[tuple[Field, str], ...]
+_Fault = tuple[int, str]  # field id and UUID
 
 
 class Times(NamedTuple):
@@ -79,7 +80,7 @@ class Assembler:
         self._health = Health(series_key) if HEALTH in self._wanted else None
         self._roster = Roster()
         self._last: dict[str, _Last] = {}  # by the GPU's UUID
-        self._impossible: set[tuple[int, str]] = set()  # field id and UUID
+        self._impossible: set[_Fault] = set()
         self._source_reason: str | None = None
         self._twins: set[str] = set()  # MIG UUIDs that two instances have, once logged
         self._identity = 0
@@ -126,6 +127,8 @@ class Assembler:
         numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
         series: dict[SeriesKey, Series] = {}
         claimed: dict[str, Device] = {}
+        true: dict[_Fault, Field] = {}
+        dropped: set[_Fault] = set()
         labels: dict[str, Rows] = {}
         missing = [
             Missing(field, state.device, Gap.TIMEOUT, TOO_SOON)
@@ -144,6 +147,7 @@ class Assembler:
                     texts.setdefault(device.uuid, []).append((field, number))
                 elif not field.lowest <= number <= field.highest:
                     missing.append(self._drop(field, device, number, is_glance=is_glance))
+                    dropped.add((field.id, device.uuid))
                 elif first is not device and first != device:
                     missing.append(self._twin(field, device, first))
                 else:
@@ -152,11 +156,12 @@ class Assembler:
                         series[key] = Series(device, attributes)
                     numbers[field.id][key] = number
                     if self._impossible:
-                        self._clear(field, device)
+                        true[field.id, device.uuid] = field
             rows = _rows(sample, texts) if sample.device.uuid in answered else self._last[sample.device.uuid].rows
             if not is_glance:
                 self._last[sample.device.uuid] = _Last(sample.instances, rows)
             labels = {**rows, **labels}
+        self._clear({} if is_glance else true, dropped)
         self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
         used, spent = _NO_USE if is_glance else self._entered(ordered, settled, times)
         plain = Snapshot(
@@ -224,11 +229,11 @@ class Assembler:
             logger.error("MIG instance %s: %s; only that one is shown", device.instance_id, reason)
         return Missing(field, device, Gap.FAILED, reason)
 
-    def _clear(self, field: Field, device: Device) -> None:
-        fault = (field.id, device.uuid)
-        if fault in self._impossible:
+    def _clear(self, true: Mapping[_Fault, Field], dropped: set[_Fault]) -> None:
+        """End the faults of fields of which a number is true again, and none (of any link) was dropped."""
+        for fault in sorted((self._impossible & true.keys()) - dropped):
             self._impossible.discard(fault)
-            logger.info("%s: %s can be true again", device.uuid, field.name)
+            logger.info("%s: %s can be true again", fault[1], true[fault].name)
 
     def _forget(self) -> None:
         """Forget the faults of instances that were gone in the last sweep: new ones come without end."""

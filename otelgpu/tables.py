@@ -58,7 +58,10 @@ class GapRecord(TypedDict):
 
 
 class FieldRecord(TypedDict):
-    """A row of the catalogue; the last three say what the selected source makes of it."""
+    """A row of the catalogue; from `wanted` on what the selected source makes of it.
+
+    `reason`: why the source can never read it, whatever the GPU; empty where it can.
+    """
 
     id: int
     name: str
@@ -69,7 +72,9 @@ class FieldRecord(TypedDict):
     semconv: str | None
     wanted: bool
     answered_by: list[str]
+    readings: list[ReadingRecord]
     gaps: list[GapRecord]
+    reason: str
 
 
 def json_text(record: object) -> str:
@@ -144,7 +149,10 @@ def gap_records(snapshot: Snapshot) -> list[GapRecord]:
 def field_records(wanted: Iterable[Field], snapshot: Snapshot | None) -> list[FieldRecord]:
     """One record for each field of the catalogue; `snapshot` None: it is not known who answers."""
     wanted_ids = {field.id for field in wanted}
-    answers = _answers(snapshot) if snapshot else {}
+    reasons = _reasons(snapshot)
+    readings: dict[str, list[ReadingRecord]] = {}
+    for reading in reading_records(snapshot) if snapshot else ():
+        readings.setdefault(reading["field"], []).append(reading)
     gaps: dict[str, list[GapRecord]] = {}
     for gap in gap_records(snapshot) if snapshot else ():
         gaps.setdefault(gap["field"], []).append(gap)
@@ -158,8 +166,10 @@ def field_records(wanted: Iterable[Field], snapshot: Snapshot | None) -> list[Fi
             level=str(field.level),
             semconv=field.semconv.name if field.semconv else None,
             wanted=field.id in wanted_ids,
-            answered_by=list(answers.get(field.id, ())),
+            answered_by=list(dict.fromkeys(reading["device"] for reading in readings.get(field.name, ()))),
+            readings=readings.get(field.name, []),
             gaps=gaps.get(field.name, []),
+            reason=reasons.get(field.id, ""),
         )
         for field in CATALOGUE.values()
     ]
@@ -194,7 +204,6 @@ def readings_table(snapshot: Snapshot, *, width: int | None) -> str:
 def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: int | None) -> str:
     """Draw the catalogue; the last column is empty for a field that is not wanted."""
     these = named_group(snapshot) if snapshot else " ".join
-    reasons = _reasons(snapshot)
     rows = [
         (
             field["id"],
@@ -205,11 +214,11 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
             field["level"],
             field["semconv"] or "",
             "yes" if field["wanted"] else "",
-            "; ".join(_says(field, these, reasons)) if field["wanted"] and snapshot else "",
+            "; ".join(_says(field, these)) if field["wanted"] and snapshot else "",
         )
         for field in field_records(wanted, snapshot)
     ]
-    columns = ("Id", "Name", "New name", "Type", "Unit", "Level", "semconv", "Wanted", "Answered by")
+    columns = ("Id", "Name", "New name", "Type", "Unit", "Level", "semconv", "Wanted", "Answer")
     return _drawn(columns, rows, width=width)
 
 
@@ -223,13 +232,25 @@ def _reasons(snapshot: Snapshot | None) -> Mapping[int, str]:
     return unreadable(NvmlSource.readable)
 
 
-def _says(field: FieldRecord, these: Callable[[list[str]], str], reasons: Mapping[int, str]) -> Iterator[str]:
-    if field["answered_by"]:
-        yield these(field["answered_by"])
+def _says(field: FieldRecord, these: Callable[[list[str]], str]) -> Iterator[str]:
+    values: dict[str, list[int | float | str]] = {}
+    for reading in field["readings"]:
+        values.setdefault(reading["device"], []).append(reading["value"])
+    alike: dict[str, list[str]] = {}
+    for uuid, told in values.items():
+        alike.setdefault(_summed_up(told), []).append(uuid)
+    for text, uuids in alike.items():
+        yield f"{text} ({these(uuids)})"
     for gap in field["gaps"]:
         yield f"{_because(gap['gap'], gap['reason'])} ({these(gap['devices'])})"
-    if not field["answered_by"] and not field["gaps"]:
-        yield f"nobody: {reasons.get(field['id'], 'this source does not read it')}"
+    if not values and not field["gaps"]:
+        yield f"nobody: {field['reason'] or 'this source does not read it'}"
+
+
+def _summed_up(values: list[int | float | str]) -> str:
+    """Say in a few words what a device answered: a field may have a series for each link."""
+    numbers = {value for value in values if not isinstance(value, str)}
+    return f"{len(values)} values, {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(values[0])
 
 
 def _because(gap: str, reason: str) -> str:
@@ -259,18 +280,6 @@ def _devices(snapshot: Snapshot) -> dict[str, Device]:
         found.setdefault(series.device.uuid, series.device)
     for missing in snapshot.missing:
         found.setdefault(missing.device.uuid, missing.device)
-    return found
-
-
-def _answers(snapshot: Snapshot) -> dict[int, dict[str, None]]:
-    """Name for each field id the devices that answered, each once, in order."""
-    found = {
-        number: dict.fromkeys(snapshot.series[key].device.uuid for key in values)
-        for number, values in snapshot.numbers.items()
-    }
-    for uuid, texts in snapshot.labels.items():
-        for field, _ in texts:
-            found.setdefault(field.id, {})[uuid] = None
     return found
 
 

@@ -20,9 +20,10 @@ from otelgpu.config.keys import SETTINGS
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.log import JsonFormatter, SparingHandler, TextFormatter, set_up
 from otelgpu.model import Device, Gap, GpuState, Missing, Series, Snapshot, SourceFacts
-from otelgpu.tables import devices_table, fields_table, json_text, readings_table, snapshot_record
+from otelgpu.tables import devices_table, field_records, fields_table, json_text, readings_table, snapshot_record
 from tests.conftest import ROOT, Golden
 from tests.fakenvml import models
+from tests.fakenvml.everything import everything
 from tests.harness import Node, until
 
 NODE = ("--source", "simulated:1xt4+1xh100-mig", "--hostname", "node-1")
@@ -220,7 +221,7 @@ def test_fields_says_who_answers(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split()[1]: line for line in table.splitlines()}
 
     assert len(rows) == 1 + len(CATALOGUE)
-    assert re.search(r" gauge +Cel +gpu +hw\.temperature +yes +all$", rows["DCGM_FI_DEV_GPU_TEMP"])
+    assert re.search(r" gauge +Cel +gpu +hw\.temperature +yes +\d+ \(.+\)$", rows["DCGM_FI_DEV_GPU_TEMP"])
     assert " unsupported: " in rows["DCGM_FI_DEV_MEMORY_TEMP"]
     assert " yes" not in rows["DCGM_FI_DEV_SM_CLOCK"]
 
@@ -348,15 +349,15 @@ def test_a_table_of_readings_ends_with_what_is_missing() -> None:
     )
 
 
-def test_a_table_of_fields_sums_up_who_answers() -> None:
+def test_a_table_of_fields_sums_up_who_answers_what() -> None:
     """One line for each field, whoever and however many answer."""
     text = fields_table((TEMPERATURE, DRIVER, field_named("DCGM_FI_DEV_SM_CLOCK")), SNAPSHOT, width=None)
     ends = {line.split()[1]: line.partition(" yes ")[2].strip() for line in text.splitlines() if " yes " in line}
 
     assert ends == {
-        "DCGM_FI_DRIVER_VERSION": "GPU 0",
+        "DCGM_FI_DRIVER_VERSION": "570 (GPU 0)",
         "DCGM_FI_DEV_SM_CLOCK": "nobody: this source does not read it",
-        "DCGM_FI_DEV_GPU_TEMP": "GPU 0; unsupported: no sensor (GPU 0/7); lost (GPU 1)",
+        "DCGM_FI_DEV_GPU_TEMP": "41 (GPU 0); unsupported: no sensor (GPU 0/7); lost (GPU 1)",
     }
 
 
@@ -368,6 +369,19 @@ def test_a_field_that_nvml_cannot_give_has_its_reason(node: Callable[..., Node])
     (line,) = [line for line in text.splitlines() if f" {name} " in line]
 
     assert "nobody: a struct; `OTELGPU_ENC_SESSIONS`" in line
+
+
+def test_the_values_of_links_are_summed_up(node: Callable[..., Node]) -> None:
+    """Eighteen numbers for each GPU would be no table; a script finds them all, and why nobody tells the others."""
+    name = "DCGM_FI_DEV_NVLINK_GET_STATE"
+    down = everything().with_gpu(0, fields={(165, link): int(link > 2) for link in range(18)})
+    snapshot = node(down, fields=(name,)).sweep()
+    text = fields_table((field_named(name),), snapshot, width=None)
+    records = {record["name"]: record for record in field_records((field_named(name),), snapshot)}
+
+    assert " yes     18 values, 0 to 1 (all)\n" in text
+    assert [reading["value"] for reading in records[name]["readings"]] == [0] * 3 + [1] * 15
+    assert records["DCGM_FI_DEV_ENC_STATS"]["reason"].startswith("a struct; ")
 
 
 def test_a_narrow_terminal_folds_and_loses_nothing() -> None:
@@ -569,6 +583,22 @@ def test_a_message_that_cannot_be_formatted_is_left_to_the_handler(spared: Spare
     handler.handle(record_of("good"))
 
     assert kept.lines == ["good"]
+
+
+def test_what_is_logged_while_the_log_is_set_up_has_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reload sets it up under a running exporter; whoever reads JSON wants nothing else."""
+
+    class Talking(logging.NullHandler):
+        def close(self) -> None:
+            super().close()
+            logging.getLogger("otelgpu.x").warning("in between")
+
+    before = Talking()
+    before.setFormatter(TextFormatter())
+    logging.getLogger().addHandler(before)
+    set_up(level="info", form="json")
+
+    assert json.loads(capsys.readouterr().err)["message"] == "in between"
 
 
 def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelgpu import cli
+from otelgpu import cli, commands
 from otelgpu.config import Address, Config, Flag, Pick, SourceChoice, load, parse_address
 from otelgpu.config.docs import default_text, flags_table, settings_table, with_flags_table, with_settings_table
 from otelgpu.config.keys import SETTINGS
@@ -759,7 +759,7 @@ def _check_typed(words: list[str], environ: dict[str, str], program: str) -> Non
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(said), redirect_stdout(io.StringIO()):
         for name, text in environ.items():
             patch.setenv(name, text)
-        patch.setattr(cli, "_serve", serve)
+        patch.setattr(commands, "serve", serve)
         patch.setitem(cli._COMMANDS, "serve", (serve, (), ""))  # noqa: SLF001 - where the commands are looked up
         drop_in = program == cli.DROP_IN
         status = cli.main(words if drop_in else ["serve", *words], drop_in=drop_in)

@@ -16,7 +16,7 @@ from otelgpu.configmap import followed
 from otelgpu.errors import ConfigError
 from tests.fakeapi import ApiServer, Json, configmap_object
 from tests.fakenvml import models
-from tests.harness import DROP_IN, LIMIT, Node, lines_of, serving, until
+from tests.harness import DROP_IN, LIMIT, Node, lines_of, serving, until, values
 from tests.test_kubernetes_api import api, papers
 
 __all__ = ["api", "papers"]  # the fixtures
@@ -168,9 +168,7 @@ def test_a_server_that_does_not_answer_delays_the_start_by_a_moment(
 WRONG = f"{HOT}\nDCGM_FI_DEV_GPU_TMP, gauge, x\nDCGM_FI_DEV_POWER_USAGE, gouge, x\n"
 
 
-def test_wrong_rows_are_told_as_of_a_file(
-    follow: Follow, api: ApiServer, caplog: pytest.LogCaptureFixture, node: Callable[..., Node]
-) -> None:
+def test_wrong_rows_are_told_as_of_a_file(follow: Follow, api: ApiServer, node: Callable[..., Node]) -> None:
     """All at once, with their lines; with `lenient` they are passed over and counted. No row at all is a mistake."""
     api.put(fields(WRONG), path="configmaps")
     api.start()
@@ -186,27 +184,23 @@ def test_wrong_rows_are_told_as_of_a_file(
     assert [problem.partition(": ")[0] for problem in problems] == ["ConfigMap gpu:fields:3", "ConfigMap gpu:fields:4"]
     assert "did you mean DCGM_FI_DEV_GPU_TEMP?" in problems[0]
     assert [line.value for line in lines_of(page) if line.name == "otelgpu_config_skipped_rows"] == [2]
-    assert [text for text in caplog.messages if "passed over" in text] == [
-        f"{problem}; the row is passed over" for problem in problems
-    ]
+    assert [remark.text for remark in config.remarks] == [f"{problem}; the row is passed over" for problem in problems]
     assert list(empty.value.problems) == ["ConfigMap gpu:fields: its key metrics names no field"]
 
 
 # ---- later
 
 
-def test_a_change_is_told_and_a_mistake_costs_nothing(
+def test_a_change_is_told_and_an_end_costs_nothing(
     follow: Follow, api: ApiServer, changes: Changes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A slip of the pen in an object that a thousand nodes follow changes none of their pages."""
+    """Somebody deletes the object; one of the same namespace that is not ours is no news."""
     api.put(fields(HOT), path="configmaps")
     api.start()
     follow()
     api.is_watched()
     api.put(fields(BUSY), path="configmaps")
     assert changes.next() == (UTIL,)
-    api.put(fields("DCGM_FI_DEV_GPU_TMP, gauge, x"), path="configmaps")
-    until(lambda: "gpu:fields:1: no such field" in caplog.text, "the mistake")
     api.put(configmap_object("other", metrics=HOT), path="configmaps")
     api.remove("fields", namespace="gpu", path="configmaps")
     until(lambda: "it was deleted" in caplog.text, "the end")
@@ -214,8 +208,8 @@ def test_a_change_is_told_and_a_mistake_costs_nothing(
 
     assert changes.next() == (TEMP, UTIL)
     assert changes.is_empty
-    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert all(record.getMessage().endswith("; the fields stay as they are") for record in caplog.records)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].endswith("it was deleted; the fields stay as they are")
 
 
 def test_the_role_of_their_chart_is_enough(follow: Follow, api: ApiServer, changes: Changes) -> None:
@@ -270,6 +264,28 @@ def test_the_program_takes_it_from_their_command_line(api: ApiServer, tmp_path: 
     assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == {TEMP}
     assert {line.name for line in lines_of(changed) if line.name.startswith("DCGM_")} == {UTIL}
     assert status == 0
+
+
+def test_the_program_tells_of_each_mistake_once_and_keeps_what_was_good(api: ApiServer, tmp_path: Path) -> None:
+    """A slip of the pen in an object that a thousand nodes follow changes no page but for the gauge that says so."""
+    api.put(fields(f"DCGM_A, gauge, x\n{HOT}"), path="configmaps")
+    api.start()
+    (tmp_path / "s.yaml").write_text("lenient: true\nlog: {format: json}\n")
+    flags = ("-m", "gpu:fields", "--kubernetes-service-account", str(api.folder), "--config", str(tmp_path / "s.yaml"))
+    with serving(models.h100(1), tmp_path, *flags, environ=api.environ) as it:
+        api.put(fields(f"DCGM_B, gauge, x\n{BUSY}"), path="configmaps")
+        until(lambda: UTIL in it.page(), "the change")
+        api.put(fields("DCGM_C, gauge, x\n"), path="configmaps")
+        until(lambda: values(it.page(), "otelgpu_config_last_reload_successful") == {"": 0}, "the mistake")
+        kept = it.page()
+        api.put(fields(HOT), path="configmaps")
+        until(lambda: values(it.page(), "otelgpu_config_last_reload_successful") == {"": 1}, "it is mended")
+        assert TEMP in it.page()
+        assert it.stop() == 0
+
+    assert UTIL in kept
+    assert [it.logged(name) for name in ("DCGM_A", "DCGM_B", "names no field", "those before stay")] == [1] * 4
+    assert all(line.startswith("{") for line in it.log)
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_with_lenient_the_other_rows_are_shown(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(text)
     with serving(models.h100(1), tmp_path, "--fields", "metrics.csv", "--lenient") as served:
         page = served.page()
-        log = [line.partition("otelgpu.cli: ")[2].strip() for line in served.log if "metrics.csv" in line]
+        log = [line.partition("otelgpu.commands: ")[2].strip() for line in served.log if "metrics.csv" in line]
 
     assert set(families(page)) == {TEMP, UTIL}
     assert values(page, "otelgpu_config_skipped_rows") == {"": 2}

@@ -247,16 +247,25 @@ def test_a_gpu_that_tells_no_reasons_has_no_clock_events(node: Start, fake: Fake
     assert fake.calls(REASONS, gpu=1) == 1
 
 
-def test_a_look_that_fails_for_a_while_is_logged_once(node: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """What was counted is left away meanwhile, or it would look like a quiet time, and goes on after it."""
+@pytest.mark.parametrize(
+    ("trouble", "gap"), [({"errors": {REASONS: 999}}, "failed"), ({"answers": {REASONS: 2**64 - 1}}, "invalid")]
+)
+def test_a_look_that_fails_for_a_while_is_logged_once(
+    trouble: dict[str, Any], gap: str, node: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was counted is left away meanwhile, or it would look like a quiet time, and goes on after it.
+
+    All ones are no nine events that began.
+    """
     caplog.set_level("INFO", "otelgpu")
     running = node(PAIR, fields=(CLOCK_TOTAL,), **QUICK)
-    running.show(PAIR.with_gpu(1, errors={REASONS: 999}))
-    until(lambda: missing(running.page()) == {"failed": 1}, "it is missing")
+    running.show(PAIR.with_gpu(1, **trouble))
+    until(lambda: missing(running.page()) == {gap: 1}, "it is missing")
     _next_looks(running)
     assert {line.labels["gpu"] for line in lines_of(running.page()) if line.name == CLOCK_TOTAL} == {"0"}
     running.show(PAIR)
     until(lambda: missing(running.page()) == {}, "it is back")
+    assert clocks(running.page()) == {}
 
     said = [record.getMessage() for record in caplog.records if "clock events" in record.getMessage()]
     assert [text.partition("; ")[2] or text.partition(": ")[2] for text in said] == [

@@ -352,7 +352,7 @@ GO = (
 @pytest.mark.parametrize("arguments", GO, ids=" ".join)
 def test_go_spellings_are_understood(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One dash or two, with = or without: manifests hold all of them."""
-    from otelgpu import cli
+    from otelgpu import cli, commands
 
     served: list[Config] = []
 
@@ -360,7 +360,7 @@ def test_go_spellings_are_understood(arguments: Sequence[str], monkeypatch: pyte
         served.append(config)
         return 0
 
-    monkeypatch.setattr(cli, "_serve", serve)
+    monkeypatch.setattr(commands, "serve", serve)
     assert cli.main(list(arguments), drop_in=True) == 0
     assert len(served) == 1
 

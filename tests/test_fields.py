@@ -18,7 +18,7 @@ from otelgpu.sources.nvml.questions import FIELD_VALUES, RATES, READABLE, SUMS, 
 from otelgpu.sources.nvml.source import BESIDE
 from otelgpu.sources.nvml.unreadable import unreadable
 from tests.conftest import RECORDINGS, Golden
-from tests.fakenvml import ALL_LINKS, Code, Fake, Scenario, models
+from tests.fakenvml import ALL_LINKS, Code, Fake, Scenario, Typed, models
 from tests.fakenvml.everything import everything
 from tests.faults.rig import missing
 from tests.harness import Node, lines_of, series, values
@@ -349,7 +349,7 @@ ODD: Mapping[str, tuple[Mapping[str, Any], dict[str, float | None]]] = {
     ),
     "unified memory": (
         {"answers": {"nvmlDeviceGetMemoryInfo_v2": (0, 0, 0, 0)}},
-        {"DEV_FB_USED_PERCENT": None},
+        dict.fromkeys(("DEV_FB_TOTAL", "DEV_FB_FREE", "DEV_FB_USED", "DEV_FB_RESERVED", "DEV_FB_USED_PERCENT")),
     ),
     "one link without the counter": ({"fields": {(201, 17): None}}, {"DEV_NVLINK_COUNT_TX_PACKETS": 3_417_136}),
     "no link with the counter": (
@@ -380,6 +380,10 @@ ODD: Mapping[str, tuple[Mapping[str, Any], dict[str, float | None]]] = {
     "a sample that cannot be": (
         {"answers": {("nvmlDeviceGetSamples", 1): (1, 101)}},
         {"DEV_GPU_UTIL_SAMPLES": None, "DEV_MEM_COPY_UTIL_SAMPLES": 10},
+    ),
+    "error rates as doubles": (
+        {"fields": {(220, link): Typed("f64", 0x203) for link in range(18)}},
+        {"DEV_NVLINK_COUNT_EFFECTIVE_BER": 0x203, "DEV_NVLINK_COUNT_EFFECTIVE_BER_FLOAT": 0.002},
     ),
     "one link in trouble": ({"fields": {(201, 17): Code(999)}}, {"DEV_NVLINK_COUNT_TX_PACKETS": None}),
     "no NVLink": ({"fields": {91: 0}}, {"DEV_NVLINK_COUNT_TX_PACKETS": None, "DEV_NVLINK_GET_STATE": None}),
@@ -415,6 +419,25 @@ def test_no_field_value_of_all_ones_is_a_number(node: Start, caplog: pytest.LogC
     assert set(values(page, "otelgpu_values_dropped_total", by="field")) == fields
     logged = [record.getMessage() for record in caplog.records if "is dropped" in record.getMessage()]
     assert {name: sum(f" {name} is dropped" in line for line in logged) for name in fields} == dict.fromkeys(fields, 1)
+
+
+def test_a_link_that_answers_garbage_is_logged_once(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Seventeen other links are well, which says nothing of the one that is not: no two lines in each sweep."""
+    caplog.set_level("INFO")
+    field = "DCGM_FI_DEV_NVLINK_GET_STATE"
+    running = node(everything().with_gpu(0, fields={(165, 9): Typed("i32", -1)}), fields=(field,))
+    for _ in range(4):
+        page = running.page()
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if field in record.getMessage()]
+
+    assert len(values(page, field, "nvlink")) == 17
+    assert len(told()) == 1
+    running.show(everything())
+    running.page()
+    assert len(values(running.page(), field, "nvlink")) == 18
+    assert told()[1:] == [f"{everything().gpus[0].uuid}: {field} can be true again"]
 
 
 def test_a_sum_over_links_never_goes_back(node: Start) -> None:

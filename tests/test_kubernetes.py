@@ -601,6 +601,8 @@ def test_when_nothing_matches_the_log_has_both_sides(cluster: Starter, caplog: p
     started = cluster(H100, pod("a", "GPU-other"), pod("b", "nvidia7"))
     for _ in range(3):
         started.node.page()
+    started.says()  # which does not make what it said before any truer
+    started.node.page()
     started.says(pod("a", GPU_0), pod("b", "nvidia7"))
     page = started.node.page()
     gpus = ", ".join(sorted((GPU_0, GPU_1)))

@@ -1,5 +1,6 @@
 """What the API server adds to a pod: its UID and labels, from a watch over real HTTPS to the page."""
 
+import itertools
 import logging
 import re
 import shutil
@@ -18,7 +19,7 @@ from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podmeta import PodListing
 from otelgpu.attribution.podresources_pb2 import Pod
 from otelgpu.attribution.pods import Pods
-from otelgpu.config import Flag, Kubernetes, Otlp, Processes, load
+from otelgpu.config import Flag, Kubernetes, Limits, Otlp, Processes, load
 from otelgpu.config.keys import SETTINGS
 from otelgpu.errors import ConfigError
 from otelgpu.export.podlabels import shown_pod_labels
@@ -108,6 +109,7 @@ def watched(
         up: bool = True,
         kubelet_up: bool = True,
         processes: Processes = Processes(),  # noqa: B008 - it is frozen
+        limits: Limits = Limits(),  # noqa: B008 - as above
         **settings: object,
     ) -> Watched:
         kubelet.pods = list(pods)
@@ -118,7 +120,8 @@ def watched(
         changes = {"enabled": True, "socket": str(kubelet.path), "refresh": FOR_EVER, "expire": FOR_EVER}
         changes |= {"node": "node-1", "service_account": str(api.folder)} | settings
         kubernetes = Kubernetes(**changes)  # type: ignore[arg-type]
-        started = node(scenario, kubernetes=kubernetes, processes=processes, environ=api.environ)
+        settings = {"kubernetes": kubernetes, "processes": processes, "limits": limits}
+        started = node(scenario, environ=api.environ, **settings)
         assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
@@ -238,6 +241,32 @@ def test_no_label_of_a_pod_breaks_the_page_or_passes_for_ours(watched: Starter, 
     for line in page.splitlines():
         names = re.findall(r'([A-Za-z0-9_]+)="(?:[^"\\]|\\.)*"', line)
         assert len(names) == len(set(names)), line
+
+
+def test_a_pod_with_thousands_of_labels_floods_no_page(
+    watched: Starter, api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may make a pod could blind the whole node: each label stands on every series, and names may collide."""
+    caplog.set_level(logging.INFO, "otelgpu.attribution")
+    thing = pod_object("a")
+    keys = ["a" + "".join(marks) + "z" for marks in itertools.product("-._", repeat=7)]
+    thing["metadata"]["labels"] = dict.fromkeys(keys, "x" * 63)
+    api.put(thing, pod_object("b", team="blue"))
+    started = watched(pod("a", GPU_0), pod("b", GPU_1), **LABELS)
+    page = started.node.page()
+    crowded, other = started.labels()
+    api.put(pod_object("a", team="red"))
+    until(lambda: [labels.get("team") for labels in started.labels()] == ["red", "blue"], "fewer labels")
+
+    assert len(page) < 3_000_000
+    assert sum(name.endswith("a_______z") for name in crowded) == 64
+    assert other["team"] == "blue"
+    assert values(page, "otelgpu_attribution_labels_left_out", "source") == {"": 3**7 - 64}
+    assert values(started.node.page(), "otelgpu_attribution_labels_left_out", "source") == {"": 0}
+    assert [record.getMessage() for record in caplog.records] == [
+        "not every label is shown: a pod has more than 64",
+        "every label of a pod is shown again",
+    ]
 
 
 def test_every_label_of_a_page_is_kept_from_pods() -> None:
@@ -805,7 +834,9 @@ def test_a_pod_made_anew_while_nothing_is_heard_has_no_uid_of_the_old_one(
     until(lambda: started.meta().is_up is False, "the end of the watch")
     still = started.uids()
     started.says(pod("b", GPU_1))
+    until(lambda: started.owners() == [("1", "", "b")], "the end of the first")
     started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    until(lambda: len(started.owners()) == 2, "the pod of its name")
     doubted, teams = started.uids(), [labels.get("team") for labels in started.labels()]
     api.silently(pod_object("a-0", uid="second", team="green"))
     api.forbidden = set()
@@ -814,6 +845,26 @@ def test_a_pod_made_anew_while_nothing_is_heard_has_no_uid_of_the_old_one(
     assert still == {"a-0": "first", "b": "uid-of-b"}
     assert doubted == {"a-0": "-", "b": "uid-of-b"}
     assert teams == [None, "blue"]
+
+
+def test_a_pod_made_anew_just_before_a_watch_breaks_has_no_uid_of_the_old_one(watched: Starter, api: ApiServer) -> None:
+    """A connection is lost before that is noticed: what the kubelet tells meanwhile, no watch has told."""
+    api.put(pod_object("a-0", uid="first"), pod_object("b"))
+    started = watched(pod("a-0", GPU_0), pod("b", GPU_1), **UIDS)
+    api.is_watched()
+    started.says(pod("b", GPU_1))
+    until(lambda: started.owners() == [("1", "", "b")], "the end of the first")
+    started.says(pod("a-0", GPU_0), pod("b", GPU_1))
+    until(lambda: len(started.owners()) == 2, "the pod of its name")
+    api.forbidden = {"list", "watch"}
+    api.end_watches(breaks=True)
+    until(lambda: started.meta().is_up is False, "the end of the watch")
+    doubted = started.uids()
+    api.silently(pod_object("a-0", uid="second"))
+    api.forbidden = set()
+    until(lambda: started.uids() == {"a-0": "second", "b": "uid-of-b"}, "the second")
+
+    assert doubted == {"a-0": "-", "b": "uid-of-b"}
 
 
 # ---- the program

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakenvml import ALL_LINKS, Code, Fake, Scenario, Typed, models
+from tests.fakenvml import ALL_LINKS, Code, Fake, Running, Scenario, Typed, models
 from tests.faults.rig import FEW, missing, states
 from tests.harness import Node, lines_of, series, serving, values
 
@@ -283,6 +283,22 @@ def test_profiling_needs_a_window(node: Start, fake: Fake) -> None:
 
     assert values(running.page(), ENGINE) == {"0": 0.125}
     assert fake.calls("nvmlGpmSampleGet") == asked
+
+
+def test_a_window_reaches_back_to_the_last_sweep_and_no_further(node: Start, fake: Fake) -> None:
+    """Work of the window before must not be told again, nor a value be the mean since the start."""
+
+    def worked(total: float) -> Scenario:
+        return models.h100().with_gpu(0, gpm={1: Running(total)})
+
+    running = node(worked(40), fields=(ENGINE,))
+    seen = []
+    for total in (50, 55, 75, 75):
+        running.show(worked(total))
+        seen.append(values(running.settled_page(), ENGINE)["0"])
+
+    assert seen == [0.1, 0.05, 0.2, 0]
+    assert fake.calls("nvmlGpmSampleGet") == len(seen) + 1  # the end of one window is the beginning of the next
 
 
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])

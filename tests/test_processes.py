@@ -18,9 +18,10 @@ from otelgpu.config import Config, Jobs, Limits, Otlp, Processes
 from otelgpu.doctor import examine
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
+from otelgpu.sampler import Sampler
 from otelgpu.sources.nvml.uses import Uses
 from tests.conftest import ROOT, Golden
-from tests.fakenvml import Fake, Process, Scenario, models
+from tests.fakenvml import Code, Fake, Process, Scenario, Typed, models
 from tests.fakeproc import HOST, FakeProc, container_id, job_path, pod_path, uid
 from tests.harness import Node, config, lines_of, refused, series, serving, values
 from tests.push.collectors import Collector, collector
@@ -707,12 +708,22 @@ def test_totals_begin_again_when_the_counter_does(start: Start, proc: FakeProc) 
     assert after == {pod_label(1): 0.2, REST: 0.2, PAST: 0}
 
 
+def test_energy_that_is_told_as_a_double_is_shared_too(start: Start, proc: FakeProc) -> None:
+    """A field value says of which type it is, and a driver may choose another one."""
+    proc.run(11, pod_path(1))
+    scenario = using({11: 1}, sample(11, 50))
+    started = start(scenario.with_gpu(0, fields={83: Typed("f64", 1000)}))
+    started.show(scenario.with_gpu(0, fields={83: Typed("f64", 3000)}))
+
+    assert owners(started.page(), ENERGY) == {pod_label(1): 1, REST: 1, PAST: 1}
+
+
 def test_energy_that_was_not_told_for_a_while_is_shared_when_it_is(start: Start, proc: FakeProc) -> None:
     """A failed question loses nothing of the total, and shows nothing meanwhile."""
     proc.run(11, pod_path(1))
     scenario = using({11: 1}, sample(11, 50))
     started = start(counter(1000, scenario))
-    started.show(scenario.with_gpu(0, errors={"nvmlDeviceGetTotalEnergyConsumption": UNKNOWN}, fields={83: None}))
+    started.show(scenario.with_gpu(0, fields={83: Code(UNKNOWN)}))
     between = owners(started.page(), ENERGY)
     started.show(counter(3000, scenario))
 
@@ -949,6 +960,33 @@ def test_a_collector_is_told_too(start: Start, proc: FakeProc) -> None:
     assert spent == [0, 0.4]
 
 
+def test_after_the_clock_was_set_back_no_total_begins_later_than_it_ends(
+    start: Start, proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes them would refuse such points until the clock has caught up; the numbers themselves go on."""
+    now = time.time()
+    times = [now]
+    defaults = Sampler.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    scenario = everybody(proc)
+    with collector() as sink:
+        started = start(scenario, otlp=Otlp(endpoint=sink.url))
+        pushed(started, sink, counter(1_002_000, scenario))
+        (push,) = started.pipeline.pushes
+        assert isinstance(push, Push)
+        for energy, late in ((1_005_000, 1800), (1_006_000, 1700)):
+            times.append(now - late)
+            started.show(counter(energy, scenario))
+            started.sweep()
+            push.reader.push()
+        sink.expect(4)
+    spent = [point for point in sink.points("otelgpu.owner.energy") if "hw.gpu.nvidia.job.id" in point.attributes]
+
+    assert [point.value for point in spent] == pytest.approx([0, 0.4, 1.0, 1.2])
+    assert [(point.start - int(now * 1e9)) // 10**9 for point in spent] == [0, 0, -1800, -1800]
+
+
 def test_as_deltas_the_energy_is_what_came_on_top(start: Start, proc: FakeProc) -> None:
     """As for every other total that is pushed as deltas; the first number is the baseline."""
     scenario = everybody(proc)
@@ -979,6 +1017,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     many = 50
     started = start(using({}), by="process", limits=Limits(owners_per_gpu=40))
     sizes: list[int] = []
+    blocks: list[int] = []  # of Python's memory, texts and numbers too
     resident: list[float] = []  # MB
     first = 1
     for turn in range(sweeps):
@@ -993,6 +1032,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
         if turn % 10 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
+            blocks.append(sys.getallocatedblocks())
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6)
     energy = owners(page, ENERGY)
 
@@ -1000,6 +1040,7 @@ def test_memory_stays_flat_however_many_processes_come_and_go(sweeps: int, start
     assert len(energy) <= 40 + 40 + 3  # those that are there, as many that have gone, and the rest
     assert sum(energy.values()) == pytest.approx(sweeps - 1)
     assert sizes[-1] < sizes[1] * 1.02 + 500
+    assert blocks[-1] < blocks[1] + 2000 + sweeps
     assert resident[-1] - resident[len(resident) // 4] < 5, resident[:: len(resident) // 10 or 1]
 
 

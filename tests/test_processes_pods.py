@@ -1,10 +1,11 @@
 """What each pod of a shared GPU uses, under the pod's name: processes, /proc and the API server together."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from otelgpu.config import Processes
+from otelgpu.config import Limits, Processes
 from tests.conftest import Golden
 from tests.fakeapi import ApiServer, pod_object
 from tests.fakekubelet import pod
@@ -75,6 +76,26 @@ def test_virtual_gpus_show_what_each_pod_uses(watched: Starter, api: ApiServer, 
     started.node.show(using({11: 1, 12: 2, 22: 4}))
     assert rows("DCGM_FI_DEV_FB_USED")[1:] == [("notebook-a", uid(1), 3072)]
     assert rows("DCGM_FI_DEV_GPU_UTIL")[1:] == [("notebook-a", uid(1), 0)]
+
+
+@pytest.mark.parametrize(
+    ("by", "most", "shown"),
+    [
+        ("process", 3, {"notebook-a", "notebook-b"}),
+        ("process", 2, set()),
+        ("pod", 2, {"notebook-a", "notebook-b"}),
+    ],
+)
+def test_a_pod_of_which_a_part_is_folded_has_no_row(
+    by: Literal["pod", "process"], most: int, shown: set[str], watched: Starter, api: ApiServer, proc: FakeProc
+) -> None:
+    """The sum over those of its processes that have a place would pass for all that it uses."""
+    told(api)
+    settings, limits = Processes(by=by, proc_root=str(proc.folder)), Limits(owners_per_gpu=most)
+    shared = (pod("notebook-a", f"{GPU_0}::0"), pod("notebook-b", f"{GPU_0}::1"))
+    started = watched(*shared, scenario=USED, processes=settings, limits=limits, virtual_gpus=True)
+
+    assert {labels["pod"] for labels in started.labels("DCGM_FI_DEV_FB_USED")} == shown
 
 
 def test_the_page_is_as_reviewed(watched: Starter, api: ApiServer, proc: FakeProc, golden: Golden) -> None:

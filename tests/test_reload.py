@@ -5,6 +5,7 @@ Rule 2: the reload is the service's own, but that the test calls it; signals and
 """
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +20,11 @@ from otelgpu.config.given import Files
 from otelgpu.errors import ConfigError, StartError
 from otelgpu.export.page import Format
 from otelgpu.pipeline import Pipeline
-from otelgpu.reload import Hook, LastReload, Reload, Rereading
+from otelgpu.reload import NEEDS_RESTART, Hook, LastReload, Reload, Rereading
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import FakeProc, pod_path
 from tests.faults.rig import check_truth, distinct, up
-from tests.harness import Node, lines_of, series, until, values
+from tests.harness import ROOT, Node, lines_of, series, until, values
 from tests.push.collectors import Answer, Collector, Point, collector
 from tests.test_processes import UTILIZATION, sample
 
@@ -51,6 +52,7 @@ class Rig:
     files: Files = field(default_factory=dict)
     last: LastReload = field(default_factory=LastReload)
     hooks: list[Hook] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)  # of the next reloads
 
     def __post_init__(self) -> None:
         self.path.write_text(self.text, encoding="utf-8")
@@ -71,6 +73,8 @@ class Rig:
         )
 
     def _read(self) -> Config:
+        if self.faults:
+            raise self.faults.pop()
         return load(environ={}, config_path=str(self.path), files=self.files)
 
     def reload(self, text: str | None = None) -> str:
@@ -183,7 +187,7 @@ def test_nothing_that_counts_goes_back_or_is_counted_twice(start: Start, tmp_pat
     rig.node.show(now.with_gpu(0, answers={REASONS: 4, ENERGY: 9000}, fields={83: 9000}).with_xid(0, 31))
     until(lambda: of(rig.node.page(), XIDS, xid="31") == [came + 1], "every XID, once")
     until(lambda: of(rig.node.page(), CLOCKS, clock_event="power_cap") == [1], "the clock event")
-    energy = sum(of(rig.node.page(), OWNED))
+    energy = of(rig.node.page(), OWNED)
     sweeps = values(rig.reload(text), "otelgpu_sweeps_total")[""]
     for page in pages:
         (count,) = of(page, XIDS, xid="31") or [0.0]
@@ -191,9 +195,10 @@ def test_nothing_that_counts_goes_back_or_is_counted_twice(start: Start, tmp_pat
         before = count
 
     assert came > 0
-    assert energy == 4
+    assert sum(energy) == 9  # all that the GPU has used: 5 before it was first seen, which are nobody's, and 4
+    assert 5 in energy
     assert of(rig.node.page(), CLOCKS, clock_event="power_cap") == [1]
-    assert sum(of(rig.node.page(), OWNED)) == 4
+    assert of(rig.node.page(), OWNED) == energy
     assert sweeps > 8
 
 
@@ -283,6 +288,14 @@ def test_what_needs_a_restart_is_named_and_the_rest_applied(start: Start, caplog
     ]
 
 
+def test_what_needs_a_restart_stands_in_the_readme() -> None:
+    """Somebody who plans a change reads it there."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = readme.partition("What needs a restart is named in the log")[2].partition("; so do variables")[0]
+
+    assert re.findall(r"`([a-z_.]+)`", listed) == list(NEEDS_RESTART)
+
+
 def test_a_gpu_that_hangs_keeps_no_reload_and_costs_no_thread(start: Start, fake: Fake) -> None:
     """The reloads of a month on a node with one sick GPU; when its call returns it is read as it is wanted by then."""
     rig = start(PAIR)
@@ -341,20 +354,56 @@ def living(kind: type) -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
-def test_one_that_fails_in_the_middle_leaves_the_old_one_in_force(start: Start) -> None:
-    """Also what is read beside the settings, such as the web configuration, and what nobody has foreseen."""
+def test_one_that_fails_in_the_middle_leaves_the_old_one_in_force(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nobody has foreseen how."""
     rig = start(PAIR)
-    faults: list[Exception] = [StartError("web.yml:3: no"), ConfigError(["a", "b"]), ZeroDivisionError("oops")]
+    before = series(rig.node.page())
+    for fault in (StartError("a: no"), ConfigError(["b: no", "c: no"]), ZeroDivisionError("oops")):
+        rig.faults.append(fault)
+        page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
+        assert series(page) == before
+        assert values(page, "otelgpu_config_last_reload_successful") == {"": 0}
+    page = rig.reload()
+
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 1}
+    assert [m for m in caplog.messages if m.endswith((": no", "oops')"))] == [
+        *("a: no", "b: no", "c: no"),
+        "internal error: ZeroDivisionError('oops')",
+    ]
+
+
+def test_what_is_read_beside_the_settings_and_is_wrong_keeps_them_from_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong web configuration has a metric of its own; the settings are in force, and are not called wrong."""
+    rig = start(PAIR)
 
     def act() -> None:
-        if faults:
-            raise faults.pop(0)
+        raise StartError("web.yml:3: no")
 
+    caplog.set_level("INFO", "otelgpu.reload")
     rig.hooks.append(Hook(lambda: ("web.yml",), act))
-    for _ in range(3):
-        assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 0}
+    page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
 
-    assert values(rig.reload(), "otelgpu_config_last_reload_successful") == {"": 1}
+    assert {line.labels.get("rack") for line in lines_of(page) if line.name == POWER} == {"a"}
+    assert values(page, "otelgpu_config_last_reload_successful") == {"": 1}
+    assert values(page, "otelgpu_config_info", by="hash") == {rig.files[str(rig.path)]: 1}
+    assert [record.getMessage() for record in caplog.records if record.name == "otelgpu.reload"] == [
+        "web.yml:3: no",
+        "reloaded",
+    ]
+
+
+def test_one_that_the_end_overtakes_is_not_told_of(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """It has changed nothing."""
+    rig = start(PAIR)
+    caplog.set_level("INFO", "otelgpu.reload")
+    rig.hooks.append(Hook(tuple, rig.stop))
+    rig.reloading.reload()
+
+    assert "reloaded" not in caplog.messages
 
 
 @pytest.fixture
@@ -390,6 +439,25 @@ def test_a_delta_goes_on_over_a_reload(start: Start, sink: Collector) -> None:
 
     assert sum(point.value for point in mine) == 6
     assert len({point.time for point in mine}) == len(mine)
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "lowmemory"])
+def test_what_otelgpu_counts_of_itself_keeps_its_start(temporality: str, start: Start, sink: Collector) -> None:
+    """A collector that makes deltas of totals would take another start for a reset, and count all of it again."""
+    text = otlp(sink.url, temporality)
+    rig = start(PAIR, text)
+    until(lambda: bool(points(sink, "otelgpu.sweeps")), "the first batch")
+    for number in range(3):
+        rig.reload(f"{text}labels: {{n: x{number}}}\n")
+        rig.node.sweep()
+    rig.stop()
+    until(lambda: len(points(sink, "otelgpu.sweeps")) > 3, "the last batch")
+
+    for name in ("otelgpu.sweeps", "otelgpu.process.cpu", "otelgpu.otlp.batches.sent"):
+        mine = points(sink, name)
+        assert len({point.start for point in mine}) == 1
+        numbers = [point.value for point in sorted(mine, key=lambda point: point.time)]
+        assert numbers == sorted(numbers)
 
 
 def points(sink: Collector, name: str) -> list[Point]:

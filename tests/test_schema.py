@@ -64,8 +64,8 @@ def values_of(setting: Setting) -> Iterator[tuple[object, bool]]:
         yield [[1]], False
     if setting.shape is Shape.LIST:
         yield [], False
-    if setting.parse is not None or setting.shape is not Shape.ONE:
-        return
+    if setting.parse is not None or setting.shape is not Shape.ONE or setting.key == "server.web_config":
+        return  # of which the schema knows only that it is a text
     if kind is bool:
         yield from ((True, True), (False, True), ("maybe", False), ([True], False), (2, False))
     elif get_args(kind):

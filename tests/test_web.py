@@ -7,6 +7,7 @@ Rule 2: whether something is refused is seen from the client's side.
 import contextlib
 import re
 import select
+import signal
 import ssl
 import threading
 from collections import Counter
@@ -30,6 +31,7 @@ from otelgpu.server.passwords import MOST_WAITING
 from tests.conftest import Golden
 from tests.fakenvml import models
 from tests.harness import Node, command, serving, until
+from tests.test_systemd import Listener
 from tests.webserver import HASH, SECRET, Certificates, Here, here, make_certificates, status
 
 Start = Callable[..., Node]
@@ -497,6 +499,35 @@ def test_the_program_serves_https(made: Certificates, tmp_path: Path) -> None:
     assert url.startswith("https://127.0.0.1:")
     assert status(got) == 200
     assert code == 0
+
+
+@pytest.mark.usefixtures("cc")
+def test_a_wrong_web_configuration_keeps_no_settings_from_being_reloaded(made: Certificates, tmp_path: Path) -> None:
+    """They are told apart: systemd, the log and the metrics call that wrong which is, and settings are in force."""
+    web, file = made.folder / "beside.yml", tmp_path / "s.yaml"
+    web.write_text(TLS)
+    file.write_text("labels: {rack: a}\n")
+    manager = Listener(str(tmp_path / "notify"))
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    flags = ("--web-config-file", str(web), "--config", str(file), "--server-reload-interval", "null")
+    with serving(models.h100(), tmp_path, *flags, environ=environ) as served:
+        node = Here(None, int(served.urls[0].rpartition(":")[2].partition("/")[0]))
+        assert manager.next()["STATUS"] == f"serving {served.urls[0]}"
+        web.write_text("nonsense: 1\n")
+        file.write_text("labels: {rack: b}\n")
+        served.process.send_signal(signal.SIGHUP)
+        assert manager.next()["STATUS"] == "reading the settings again"
+        told = manager.next()["STATUS"]
+        page, _ = node.curl("/metrics", "--cacert", made.file("ca.pem"))
+        assert served.stop() == 0
+    manager.close()
+
+    assert told == "the web configuration file is wrong; the last good one stays in force"
+    assert 'rack="b"' in page
+    assert "\notelgpu_config_last_reload_successful 1\n" in page
+    assert "\notelgpu_web_config_last_reload_successful 0\n" in page
+    assert served.logged("beside.yml:1: nonsense") == 1
+    assert served.logged("not reloaded") == 0
 
 
 # any file at all

@@ -2,6 +2,8 @@
 
 Rule 1: the kubelet tells a pod by its name alone. One that began or ceased to hold something while no watch was open
         may have been made anew under that name: no UID or label of it is shown until the server has said them again.
+Rule 2: a connection is lost before that is noticed: once a watch is over, who has changed since its last word is in
+        doubt as well.
 """
 
 import time
@@ -23,9 +25,8 @@ class Doubts:
 
     def renewed(self, pods: Iterable[PodKey]) -> None:
         """Be told by the kubelet's thread that these pods hold something else than before."""
-        if not self._metas.is_connected:
-            now = self._clock()
-            self._since = {**self._unsettled(), **dict.fromkeys(pods, now)}
+        now = self._clock()
+        self._since = {**self._unsettled(), **dict.fromkeys(pods, now)}
 
     def table(self) -> PodMetaTable:
         """Return what is known for sure; the same object for as long as nothing changes."""
@@ -43,5 +44,5 @@ class Doubts:
 
     def _unsettled(self) -> Mapping[PodKey, float]:
         """List those of which the server has said nothing since."""
-        heard_at = self._metas.heard_at
-        return {key: at for key, at in self._since.items() if heard_at is None or at > heard_at}
+        told_at = self._metas.told_at
+        return {key: at for key, at in self._since.items() if told_at is None or at > told_at}

@@ -65,6 +65,15 @@ def create_attribution_instruments(meter: Meter, attribution: Attribution) -> No
             lambda: [Observation(attribution.left_out)],
         )
     )
+    if attribution.metas is not None:
+        rows.append(
+            (
+                "otelgpu.attribution.labels_left_out",
+                "",
+                "Labels of pods on this node that are not shown, as a pod has more than 64.",
+                lambda: [Observation(attribution.labels_left_out)],
+            )
+        )
     for name, unit, description, report in rows:
         meter.create_observable_gauge(name, callbacks=[_callback(report)], unit=unit, description=description)
 

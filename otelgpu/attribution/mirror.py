@@ -54,10 +54,14 @@ class Listing(Protocol[_Key_co, _Item_co]):
 
 @dataclass(slots=True)
 class _State:
-    """What only the thread writes. `connected`: a watch is open; `heard_at`: when the server last said something."""
+    """What only the thread writes. `connected`: a watch is open; `heard_at`: when the server was last in reach.
+
+    `told_at` is when it last said something: a connection is lost before that is noticed, and may look ended then.
+    """
 
     connected: bool = False
     heard_at: float | None = None
+    told_at: float | None = None
     problem: str | None = None
     finished: int = 0  # lists that were answered, or attempts that failed
 
@@ -120,9 +124,9 @@ class Mirror(Generic[Key, Item]):
         return 0.0 if state.connected else max(self._clock() - state.heard_at, 0.0)
 
     @property
-    def heard_at(self) -> float | None:
+    def told_at(self) -> float | None:
         """When the server last said something, by the clock; None when it never has."""
-        return self._state.heard_at
+        return self._state.told_at
 
     @property
     def is_connected(self) -> bool:
@@ -226,7 +230,7 @@ class Mirror(Generic[Key, Item]):
             self._heard()
             self._say(None)  # not before: a watch that breaks each time would fill the log
             pause.forget()
-        self._heard()
+        self._state.heard_at = self._clock()
         self._state.connected = False
         if events or self._clock() - began_at >= _LASTED:
             # A watch may be cut by whatever stands in between, and is no fault: if nobody is there, the next one tells.
@@ -266,7 +270,7 @@ class Mirror(Generic[Key, Item]):
             raise ApiError(f"the API server sent an object that cannot be read: {error}") from None
 
     def _heard(self) -> None:
-        self._state.heard_at = self._clock()
+        self._state.heard_at = self._state.told_at = self._clock()
 
     def _failed(self, problem: str, *, is_gone: bool) -> None:
         """Note a failure. That the server has forgotten a version (410) is none: everything is listed again."""

@@ -19,7 +19,7 @@ from otelgpu.attribution.doubts import Doubts
 from otelgpu.attribution.jobs import NO_JOBS, Jobs, JobTable
 from otelgpu.attribution.kubelet import Allocation
 from otelgpu.attribution.mirror import Mirror
-from otelgpu.attribution.podmeta import PodKey, PodMeta, PodMetaTable
+from otelgpu.attribution.podmeta import MOST_LABELS, PodKey, PodMeta, PodMetaTable, labels_left_out
 from otelgpu.attribution.pods import NOTHING, Pods, Table
 from otelgpu.attribution.slices import DeviceTable, Slice, SliceTable, devices_in
 from otelgpu.config import Limits
@@ -117,6 +117,7 @@ class Attribution:
         self._made = _Made(-1, _NO_TABLES, NOBODY, 0)
         self._seen: frozenset[str] = frozenset()
         self._is_foreign = False
+        self._has_too_many_labels = False
 
     @property
     def unmatched(self) -> int:
@@ -128,6 +129,11 @@ class Attribution:
         """How many owners have no series of their own, as there are too many."""
         owners = self._made.owners
         return sum(len(owners.by_device[uuid]) - len(shown) for uuid, shown in owners.cut.items())
+
+    @property
+    def labels_left_out(self) -> int:
+        """How many labels of pods on this node are not shown, as a pod has too many."""
+        return labels_left_out({} if self.metas is None else self.metas.table())
 
     def owners(self, snapshot: Snapshot) -> Owners:
         """Say who uses the devices of *snapshot*, as far as it is known at this moment."""
@@ -206,7 +212,9 @@ class Attribution:
                 found[device.uuid].update(Owner(OwnerKind.JOB, job=name) for name in names)
         for used in snapshot.used:
             found[used.device.uuid].update(used.jobs)
-        self._say_if_foreign(unmatched, is_foreign=bool(judged and found) and len(unmatched) == len(judged))
+        if judged and found:  # else it is not known whether they are the same
+            self._say_if_foreign(unmatched, is_foreign=len(unmatched) == len(judged))
+        self._say_if_cut(is_cut=labels_left_out(tables.metas) > 0)
         by_device = {uuid: tuple(sorted(owners)) for uuid, owners in found.items() if owners}
         owners = self._numbered(by_device, self._named_pods(tables.metas), pods_known=tables.pods_known)
         return _Made(snapshot.identity, tables, owners, len(unmatched))
@@ -249,6 +257,14 @@ class Attribution:
             logger.warning("not every owner is shown: there are more than limits.owners_per_gpu or limits.owners")
         elif self._made.owners.cut and not is_crowded:
             logger.info("every owner is shown again")
+
+    def _say_if_cut(self, *, is_cut: bool) -> None:
+        if is_cut != self._has_too_many_labels:
+            self._has_too_many_labels = is_cut
+            if is_cut:
+                logger.warning("not every label is shown: a pod has more than %d", MOST_LABELS)
+            else:
+                logger.info("every label of a pod is shown again")
 
     def _say_if_foreign(self, unmatched: list[str], *, is_foreign: bool) -> None:
         if is_foreign == self._is_foreign:

@@ -3,6 +3,8 @@
 Rule 1: only what is wanted is kept, and only of this node's pods; without the node's name nothing is asked, for the
         answer would be the pods of the whole cluster.
 Rule 2: only metadata is asked for: a pod without its spec and status is a tenth of the size.
+Rule 3: of a pod that has more labels than anybody means to see the first by the alphabet are kept: whoever may make a
+        pod could make thousands, and each of them would stand on every series of a GPU.
 """
 
 import re
@@ -14,6 +16,7 @@ import msgspec
 from otelgpu.attribution.apiserver import Api, ApiError
 from otelgpu.model import Attributes
 
+MOST_LABELS = 64  # of a pod, of those that are let through
 _NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 # Servers that do not know the form in the middle give the whole objects, which are read just the same.
 _PARTIAL = "application/json;as=%s;g=meta.k8s.io;v=v1,application/json"
@@ -22,10 +25,14 @@ PodKey: TypeAlias = tuple[str, str]  # namespace and name
 
 
 class PodMeta(NamedTuple):
-    """The UID of a pod ("" when it is not wanted) and those of its labels that are wanted, by key."""
+    """The UID of a pod ("" when it is not wanted) and those of its labels that are wanted, by key.
+
+    `left_out` counts the wanted ones that are not kept, as there are too many.
+    """
 
     uid: str = ""
     labels: Attributes = ()
+    left_out: int = 0
 
 
 PodMetaTable: TypeAlias = Mapping[PodKey, PodMeta]
@@ -69,10 +76,16 @@ class PodListing:
         meta = msgspec.json.decode(raw, type=_Pod).metadata
         labels = (meta.labels or {}) if self._labels else {}
         kept = tuple(sorted((key, text) for key, text in labels.items() if self._is_allowed(key)))
-        return (meta.namespace, meta.name), PodMeta(meta.uid if self._uids else "", kept)
+        left_out = max(len(kept) - MOST_LABELS, 0)
+        return (meta.namespace, meta.name), PodMeta(meta.uid if self._uids else "", kept[:MOST_LABELS], left_out)
 
     def _is_allowed(self, key: str) -> bool:
         return not self._allow or any(pattern.search(key) for pattern in self._allow)
+
+
+def labels_left_out(metas: PodMetaTable) -> int:
+    """Count the labels of these pods that are not kept."""
+    return sum(meta.left_out for meta in metas.values())
 
 
 def checked_node(name: str) -> str:

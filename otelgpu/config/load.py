@@ -55,12 +55,14 @@ def load(
     more: Iterable[Problem] = (),
     drop_in: bool = False,
     files: Files | None = None,
+    again: bool = False,
 ) -> Config:
     """Make the Config of what the user gave. Raise ConfigError with every problem at once, and with `more` of them.
 
     `config_path` is the text of --config; without it the file that OTELGPU_CONFIG names is read, if any.
     With `drop_in` the defaults are dcgm-exporter's. `parse_spec` judges the SPEC of simulated:SPEC; it raises
-    ValueError with a sentence on what would be right. *files* gets every file that is asked for.
+    ValueError with a sentence on what would be right. *files* gets every file that is asked for. With *again* the
+    pages are guarded already: their guard judges the web configuration file, and that is no part of these settings.
     """
     files = {} if files is None else files
     files.clear()
@@ -87,7 +89,7 @@ def load(
     )
     problems += _contradictions(config, chosen)
     config = with_counters(config, chosen.get("fields", ()), problems, files)
-    config = _with_web(config, chosen.get("server.web_config", ()), problems)
+    config = config if again else _with_web(config, chosen.get("server.web_config", ()), problems)
     problems += from_sdk(environ)
     problems += more
     if problems:
@@ -96,7 +98,7 @@ def load(
 
 
 def _with_web(config: Config, given: Iterable[Given], problems: list[Problem]) -> Config:
-    """Judge the web configuration file, which is read again by whoever serves."""
+    """Judge the web configuration file, to tell of all mistakes at once."""
     remarks: list[Remark] = []
     for one in given:
         if path := config.server.web_config:

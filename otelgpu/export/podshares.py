@@ -32,8 +32,10 @@ def _of_device(used: DeviceUse, owners: Owners, named: Mapping[tuple[str, str], 
     held = {(one.namespace, one.pod) for one in owners.shown(used.device.uuid) if one.kind is OwnerKind.POD}
     for key in sorted(held & named.keys()):
         pod = named[key]
-        uses = by_uid.get(pod.pod_uid)
+        uses = by_uid.get(pod.pod_uid, [])
+        if used.folded and all(use.owner != Owner(OwnerKind.POD, pod_uid=pod.pod_uid) for use in uses):
+            continue  # it is none of those that are shown, or is told apart by container or process
         if uses:
             yield Use(pod, total(use.memory for use in uses), total((use.sm for use in uses), ALL))
-        elif not used.unknown and not used.folded:
+        elif not used.unknown:
             yield Use(pod, *idle)

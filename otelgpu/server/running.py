@@ -230,9 +230,11 @@ async def _serve(
         raise StartError(str(obstacle.result()))
     if not ended.done():
         server.add_sockets(sockets)
-        _announce(sockets, announce, "http" if gate is None else gate.scheme)
+        scheme = "http" if gate is None else gate.scheme
+        addresses = list(dict.fromkeys(shown(sock, scheme) for sock in sockets))
+        _announce(addresses, announce)
         if manager is not None:
-            manager.ready(f"serving {', '.join(dict.fromkeys(map(shown, sockets)))}")
+            manager.ready(f"serving {', '.join(addresses)}")
             _beat(manager, site)
     watching = None if gate is None else asyncio.ensure_future(gate.watch())
     await ended
@@ -253,8 +255,8 @@ def _beat(manager: "Manager", site: Callable[[], Site]) -> None:
     asyncio.get_running_loop().call_later(manager.pulse, _beat, manager, site)
 
 
-def _announce(sockets: Iterable[socket.socket], announce: Callable[[str], None], scheme: str) -> None:
-    for address in dict.fromkeys(shown(sock, scheme) for sock in sockets):
+def _announce(addresses: Iterable[str], announce: Callable[[str], None]) -> None:
+    for address in addresses:
         logger.info("listening on %s", address)
         announce(address)
 

@@ -5,7 +5,7 @@ Rule 2: the module of a source is imported when that source is asked for, and no
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from otelgpu.config import Config
@@ -48,7 +48,7 @@ def wanted_fields(config: Config) -> list[Field]:
 
 
 def make_source(
-    config: Config, wanted: Iterable[Field], told: Told = unheard, *, isolate: bool = False
+    config: Config, wanted: Sequence[Field], told: Told = unheard, *, isolate: bool = False
 ) -> tuple[Source, frozenset[int]]:
     """Build the source that the settings name; also say which fields it can read.
 
@@ -72,13 +72,13 @@ def make_source(
     from otelgpu.sources.nvml.order import source_for
 
     if not isolate:
-        return source_for(_order(config, wanted), told), NvmlSource.readable
+        return source_for(_order(config, wanted), told, wanted), NvmlSource.readable
     from otelgpu.sources.isolated import IsolatedSource
 
     return IsolatedSource(_order(config, wanted), told), NvmlSource.readable
 
 
-def rewanted(config: Config, wanted: Iterable[Field], told: Told) -> Callable[[Source], None]:
+def rewanted(config: Config, wanted: Sequence[Field], told: Told) -> Callable[[Source], None]:
     """Prepare to have the source of the same kind ask what other settings name; what is returned is called for that."""
     if config.source.kind == "simulated":
         from otelgpu.sources.simulated import SimulatedSource
@@ -103,7 +103,7 @@ def rewanted(config: Config, wanted: Iterable[Field], told: Told) -> Callable[[S
 
     def of_nvml(source: Source) -> None:
         if isinstance(source, NvmlSource):
-            go_over(source, order, told)
+            go_over(source, order, told, wanted)
             return
         from otelgpu.sources.isolated import IsolatedSource
 

@@ -28,7 +28,7 @@ pynvml's nvmlInit calls nvmlInitWithFlags: rules for either hold for both, count
 
 from tests.fakenvml.build import CannotBuildError, functions, library, wrong_architecture
 from tests.fakenvml.control import Counts, Fake, preload
-from tests.fakenvml.scenario import ALL_LINKS, NO_INSTANCE, Code, Gpu, Instance, Process, Scenario, Typed, Xid
+from tests.fakenvml.scenario import ALL_LINKS, NO_INSTANCE, Code, Gpu, Instance, Process, Running, Scenario, Typed, Xid
 
 __all__ = [
     "ALL_LINKS",
@@ -40,6 +40,7 @@ __all__ = [
     "Gpu",
     "Instance",
     "Process",
+    "Running",
     "Scenario",
     "Typed",
     "Xid",

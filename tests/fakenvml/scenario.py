@@ -47,8 +47,15 @@ class Typed:
     number: float
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """In place of a metric's number: a total; the metric is what it has grown by between the two samples."""
+
+    total: float
+
+
 FieldAnswer = int | float | Code | Typed | None
-MetricAnswer = int | float | Code | None
+MetricAnswer = int | float | Code | Running | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +307,7 @@ def _device_lines(device: Device) -> Iterator[str]:
             yield f"field[{identity}/{scope}] {_field(identity, number)}"
     for metric, value in device.gpm.items():
         if value is not None:
-            yield f"gpm[{metric}] {f'! {value.code}' if isinstance(value, Code) else f'= {value}'}"
+            yield f"gpm[{metric}] {_metric(value)}"
 
 
 def _rule_lines(owner: Device | Scenario, answers: Mapping[Key, Answer]) -> Iterator[str]:
@@ -339,6 +346,12 @@ def _field(identity: int, number: float | Code | Typed) -> str:
         return f"f64 {number!r}"
     kind = "i32" if number < 0 else "u64" if identity in _WIDE_FIELDS or number >= 1 << 32 else "u32"
     return f"{kind} {number}"
+
+
+def _metric(value: float | Code | Running) -> str:
+    if isinstance(value, Code):
+        return f"! {value.code}"
+    return f"+ {value.total}" if isinstance(value, Running) else f"= {value}"
 
 
 def _value(value: Scalar) -> str:

@@ -163,6 +163,7 @@ def test_every_function_that_is_used_is_made_to_hang_here() -> None:
     for path in Path(ROOT, "otelgpu/sources/nvml").rglob("*.py"):
         found = re.findall(r"pynvml\.(nvml[A-Z]\w+)", path.read_text())
         used |= {C_NAMES.get(name, name) for name in found}
+    used |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")}  # lists.py
     used -= {"nvmlMemory_v2", "nvmlEventTypeXidCriticalError", "nvmlLib"}  # no functions
     of_plans = {*EACH_SWEEP, *FIRST_SPLIT, *ON_INSTANCE, *SECOND_SWEEP, *OTHERS}
     tried = {*OPENING, *FIRST, *of_plans, *SYSTEM, *OF_PROCESSES, *OF_OWNERS, *OF_PAIRS}

@@ -19,9 +19,11 @@ from otelgpu.rounds import NO_ANSWER
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.choice import make_source
 from otelgpu.sources.isolated import IsolatedSource
+from otelgpu.sources.isolated.process import PROGRAM
 from otelgpu.sources.nvml.order import Order
-from tests.fakenvml import Counts, Fake, library, models
-from tests.faults.rig import FEW, check_truth, distinct, source_up, states, up
+from tests.fakenvml import Counts, Fake, Typed, library, models
+from tests.fakenvml.everything import everything
+from tests.faults.rig import FEW, check_truth, distinct, missing, source_up, states, up
 from tests.harness import Node, config, serving, until, values
 
 Start = Callable[..., Node]
@@ -57,14 +59,22 @@ def counts(tmp_path: Path) -> Counts:
 
 
 def children() -> set[int]:
-    """The children of this process that are not dead."""
+    """The children of this process that ask a driver, and are not dead; other tests leave a process that forks."""
     return children_of(os.getpid())
 
 
 def children_of(pid: int) -> set[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     found = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return {child for child in found if is_alive(child)}
+    return {child for child in found if is_alive(child) and PROGRAM.encode() in command_of(child)}
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def is_alive(pid: int) -> bool:
@@ -91,6 +101,16 @@ def test_the_page_is_the_same(node: Start, isolated: Start, fake: Fake) -> None:
     assert readings(there.settled_page()) == expected
     assert len(expected) > 500
     assert fake.calls() == 0
+
+
+def test_a_number_beyond_any_message_costs_its_field(isolated: Start) -> None:
+    """What eighteen links of nearly 2^63 add up to cannot be sent, and cannot be true: it is dropped, nothing else."""
+    most = {(201, link): Typed("u64", 2**63 - 17) for link in range(18)}
+    packets = "DCGM_FI_DEV_NVLINK_COUNT_TX_PACKETS"
+    page = isolated(everything().with_gpu(0, fields=most), fields=(*FEW, packets)).page()
+
+    assert set(up(page).values()) == {1}
+    assert missing(page) == {"invalid": 1}
 
 
 def test_a_crash_costs_a_moment(isolated: Start, counts: Counts, caplog: pytest.LogCaptureFixture) -> None:

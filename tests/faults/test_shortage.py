@@ -207,7 +207,7 @@ sys.meta_path.insert(0, Finder())
 if os.environ["KILL_AT"] == "exit":
     atexit.register(now)
 """
-MOMENTS = ("otelgpu.cli", "click", "msgspec", "otelgpu.service", "opentelemetry.sdk.metrics", "tornado.web")
+MOMENTS = ("otelgpu.cli", "click", "msgspec", "otelgpu.pipeline", "opentelemetry.sdk.metrics", "tornado.web")
 
 
 def killed(tmp_path: Path, *arguments: str, at: str, number: int) -> tuple[int, str, str]:

@@ -159,7 +159,7 @@ class Encoder:
                 fields.append(metric)
             elif snapshot is not None and metric.name == HW_STATUS.name:
                 others.append(_at(metric, _nanoseconds(snapshot.unix)))
-            elif (own := metric if self._own is None else self._own.converted(metric)) is not None:
+            elif (own := self._own.converted(metric)) is not None:
                 others.append(own)
         return fields, others
 

@@ -37,7 +37,7 @@ from otelgpu.sources.isolated.wire import (
     packed,
     packed_readings,
 )
-from otelgpu.sources.nvml.order import go_over, source_for
+from otelgpu.sources.nvml.order import fields_of, go_over, source_for
 
 logger = logging.getLogger(__name__)
 
@@ -103,12 +103,12 @@ def _serve(stream: Stream) -> None:
         with suppress(OSError):
             stream.send(Told(xid))
 
-    source = source_for(begin.order, told)
+    source = source_for(begin.order, told, fields_of(begin.order))
     threads = Threads()
     for ask in messages:
         if not isinstance(ask, Ask):
             logging.getLogger("otelgpu").setLevel(ask.level)
-            go_over(source, ask.order, told)
+            go_over(source, ask.order, told, fields_of(ask.order))
         elif ask.what in _AT_ONCE:
             _answer(stream, source, ask)
         else:

@@ -20,6 +20,7 @@ from otelgpu.model import Attributes, Device, DeviceUse, Gap, Missing, Reading, 
 from otelgpu.sources.nvml.order import Order
 
 _LENGTH = struct.Struct("<I")
+MOST = 1 << 64  # what MessagePack takes is below
 
 
 class Begin(Struct, frozen=True, tag=True, array_like=True):
@@ -159,11 +160,17 @@ def packed(number: int, sample: Sample) -> Read:
             devices.append(device)
         return found
 
-    readings = tuple((one.field.id, place(one.device), one.number, one.attributes) for one in sample.readings)
+    readings = tuple((one.field.id, place(one.device), _number(one), one.attributes) for one in sample.readings)
     missing = tuple((one.field.id, place(one.device), one.gap, one.reason) for one in sample.missing)
     return Read(
         number, tuple(devices), len(sample.instances), readings, missing, sample.used, is_suspended=sample.is_suspended
     )
+
+
+def _number(reading: Reading) -> int | float | str:
+    """Give what is sent for a reading: links of impossible numbers add up to more than a message can have."""
+    number = reading.number
+    return float(number) if isinstance(number, int) and number >= MOST else number  # it is dropped either way
 
 
 def unpacked(read: Read) -> Sample:

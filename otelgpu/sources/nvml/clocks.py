@@ -17,7 +17,7 @@ from functools import partial
 import pynvml
 
 from otelgpu.counts import CLOCK_COUNTS, ClockCounts, Counting
-from otelgpu.fields import Field
+from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Device, Gap, Missing
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
@@ -26,6 +26,7 @@ from otelgpu.sources.nvml.plan import Answer
 
 logger = logging.getLogger(__name__)
 
+REASONS = CATALOGUE[112]  # DCGM_FI_DEV_CLOCKS_EVENT_REASONS: of the same question
 OVERDUE = 2.0  # seconds: after this a call that has not returned hangs
 
 Refusal = tuple[Gap, str]
@@ -112,6 +113,8 @@ class ClockEvents:
                 self._refusals[uuid] = refusal
                 self._waits.setdefault(uuid, Again(self._clock)).refused()
             return refusal
+        if (untrue := _untrue(reasons)) is not None:
+            return untrue
         counts = self._counts.get(uuid)
         if counts is None:
             counts = self._counts[uuid] = ClockCounts(self._fields, self._counting, self._clock)
@@ -195,17 +198,28 @@ class _Watch:
             gap = gap_of(error.value)
             if gap in (Gap.LOST, Gap.UNSUPPORTED):  # the next sweep finds out which, and says so
                 return False
-            if self._trouble is None:
-                logger.warning("%s: %s; clock events will be absent until it works", self._uuid, error)
-            self._trouble = gap, str(error)
+            self._turn((gap, str(error)))
         else:
-            if self._trouble is not None:
-                logger.info("%s: clock events can be seen again", self._uuid)
-            self._trouble = None
-            self._take(reasons)
+            self._turn(_untrue(reasons))
+            if self._trouble is None:
+                self._take(reasons)
         finally:
             self._asked_at = None
         return True
+
+    def _turn(self, trouble: Refusal | None) -> None:
+        if trouble is not None and self._trouble is None:
+            logger.warning("%s: %s; clock events will be absent until it works", self._uuid, trouble[1])
+        elif trouble is None and self._trouble is not None:
+            logger.info("%s: clock events can be seen again", self._uuid)
+        self._trouble = trouble
+
+
+def _untrue(reasons: int) -> Refusal | None:
+    """Say that the reasons cannot be true: all ones is what a device that is gone answers, and no nine events."""
+    if reasons <= REASONS.highest:
+        return None
+    return Gap.INVALID, f"the driver answered {reasons:#x}, which cannot be the reasons that hold the clocks"
 
 
 def _asked(handle: Handle) -> tuple[Callable[[Handle], int], int]:

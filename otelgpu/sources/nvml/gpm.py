@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import pynvml
 
 from otelgpu.fields import Field
-from otelgpu.fields.row import Number
 from otelgpu.model import Device, Gap, Missing, Reading
 from otelgpu.sources.nvml.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
-from otelgpu.sources.nvml.plan import Answer, attributes_of, told
+from otelgpu.sources.nvml.plan import Answer, attributes_of, in_kind, told
 from otelgpu.sources.nvml.questions import GPM_METRICS, LATER, WINDOW, GpmMetric
 
 Wanted: TypeAlias = tuple[Field, GpmMetric]
@@ -136,14 +135,13 @@ class GpmWindow:
     def _answer(self, field: Field, row: GpmMetric, metric: Any) -> Answer:  # noqa: ANN401 - c_nvmlGpmMetric_t
         if metric.nvmlReturn != pynvml.NVML_SUCCESS:
             error = pynvml.NVMLError(metric.nvmlReturn)
+            raise_if_whole(error)
             # A metric that the driver does not know is an invalid argument too.
             unknown = metric.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT
             gap = Gap.UNSUPPORTED if unknown else gap_of(metric.nvmlReturn)
             return Missing(field, self._device, gap, f"GPM: {error}")
-        number: float = metric.value
-        if field.number is Number.INT and math.isfinite(number):
-            number = int(number)  # GPM gives counters as doubles too
-        return Reading(field, self._device, number, attributes_of(row.link))
+        # GPM gives counters as doubles too.
+        return Reading(field, self._device, in_kind(field, metric.value), attributes_of(row.link))
 
     def _all_missing(self, wanted: Iterable[Wanted], gap: Gap, reason: str) -> list[Answer]:
         return [Missing(field, self._device, gap, reason) for field, _ in wanted]

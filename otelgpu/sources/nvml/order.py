@@ -3,6 +3,7 @@
 Rule 1: plain values only; who is asked to read processes and who is not is decided here, for both kinds of process.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Literal
 
@@ -27,10 +28,10 @@ class Order(Struct, frozen=True, kw_only=True):
     driver_root: str
 
 
-def source_for(order: Order, told: Told) -> NvmlSource:
-    """Make the source. *told* hears of each XID at once."""
+def source_for(order: Order, told: Told, fields: Iterable[Field]) -> NvmlSource:
+    """Make the source. *told* hears of each XID at once; *fields* are those of the order."""
     return NvmlSource(
-        _fields(order),
+        fields,
         told,
         uses=_uses(order),
         slow_interval=order.slow_interval,
@@ -40,12 +41,13 @@ def source_for(order: Order, told: Told) -> NvmlSource:
     )
 
 
-def go_over(source: NvmlSource, order: Order, told: Told) -> None:
+def go_over(source: NvmlSource, order: Order, told: Told, fields: Iterable[Field]) -> None:
     """Have a source read what another order names, from the next sweep on; its roots stay."""
-    source.want(_fields(order), told, uses=_uses(order), slow_interval=order.slow_interval, counting=order.counting)
+    source.want(fields, told, uses=_uses(order), slow_interval=order.slow_interval, counting=order.counting)
 
 
-def _fields(order: Order) -> list[Field]:
+def fields_of(order: Order) -> list[Field]:
+    """Look up the fields in another process."""
     return [CATALOGUE[id_] for id_ in order.fields]
 
 

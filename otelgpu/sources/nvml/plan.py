@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import pynvml
 
 from otelgpu.fields import Field
-from otelgpu.fields.row import Level
+from otelgpu.fields.measures import INT64_HIGHEST
+from otelgpu.fields.row import Level, Number
 from otelgpu.model import Attributes, Device, Gap, Missing, Reading
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.nvml.again import Again
@@ -213,7 +214,7 @@ class Plan:
     def _take(self, target: Target, number: float | str, found: dict[Target, Answer], way: Way) -> None:
         id_, link = target
         field = self._fields[id_]
-        found[target] = Reading(field, self._device, number, attributes_of(link))
+        found[target] = Reading(field, self._device, in_kind(field, number), attributes_of(link))
         self._answered.add(target)
         if field.is_total and target not in self._counting:
             self._counting[target] = way
@@ -247,6 +248,12 @@ def told(answers: Iterable[Answer]) -> list[Answer]:
             there.add(answer.field.id)
             found.append(answer)
     return found
+
+
+def in_kind(field: Field, number: float | str) -> float | str:
+    """Cut a number that the driver gave as a double where the field's are whole; what cannot be true stays as it is."""
+    is_double = field.number is Number.INT and isinstance(number, float) and abs(number) <= INT64_HIGHEST
+    return int(number) if is_double else number
 
 
 def attributes_of(link: int | None) -> Attributes:

@@ -127,7 +127,7 @@ class FieldValues:
         if not _can_be(answered.values()):
             return math.nan
         self._summed[way] = tuple(answered)
-        return way.fold(answered.values())
+        return way.fold(map(int, answered.values()))  # numbers of things and codes, whatever type they came in
 
     def _rate(self, rate: Rate, summed: float, now: float) -> Outcome:
         total = int(summed)

@@ -104,8 +104,10 @@ Scenario *scenario_acquire(void) {
 /* Use this file from now on; NULL goes back to FAKENVML_SCENARIO. Returns 0 when there is a scenario. */
 EXPORT int fakenvml_use(const char *path) {
     const char *before = atomic_load(&used_path);
-    if (!before || !path || strcmp(before, path)) events_restart(); /* another test: its events are numbered anew */
-    atomic_store(&used_path, path ? strdup(path) : NULL);
+    if (!before || !path || strcmp(before, path)) {
+        events_restart(); /* another test: its events are numbered anew */
+        atomic_store(&used_path, path ? strdup(path) : NULL);
+    }
     atomic_store(&checked_at, 0);
     Scenario *s = scenario_acquire();
     scenario_release(s);

@@ -67,7 +67,7 @@ typedef struct Entry { /* what one function answers for one device and one set o
     Value *values;
 } Entry;
 
-typedef struct { /* a field value or a GPM metric */
+typedef struct { /* a field value or a GPM metric (of type 1 when its value is a running total) */
     uint64_t key;
     int error, type;
     Value value;

@@ -1,6 +1,7 @@
 /* GPM: samples are taken of a GPU or of a GPU instance, metrics come from two samples of the same.
  *
- * A sample keeps the scenario of its moment, so the metrics are those that held when the second sample was taken.
+ * A sample keeps the scenario of its moment, so the metrics are those that held when the second sample was taken, or
+ * what they had grown by since the first one was.
  */
 #include <stdlib.h>
 #include "fake.h"
@@ -103,6 +104,8 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
         const Keyed *k = keyed_find(&get->sample2->device->gpm, m->metricId);
         m->nvmlReturn = k ? (nvmlReturn_t)k->error : NVML_ERROR_NOT_SUPPORTED;
         m->value = m->nvmlReturn == NVML_SUCCESS ? k->value.real : 0.0;
+        const Keyed *before = k && k->type ? keyed_find(&get->sample1->device->gpm, m->metricId) : NULL;
+        if (before) m->value -= before->value.real;
     }
     return call_end(&call, rc);
 }

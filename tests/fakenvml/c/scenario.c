@@ -32,6 +32,7 @@
  *   gpu 0 field[142/0] u64 7               NVML field id/scope: f64 u32 ul u64 i64 i32 u16
  *   gpu 0 field[142/0] ! 3                 the code of this one field
  *   gpu 0 gpm[1] = 12.5                    a GPM metric
+ *   gpu 0 gpm[1] + 12.5                    one that is what this has grown by between the two samples
  *   gpu 0 gpm[1] ! 3                       the code of this one metric
  *   event 7 gpu 0 xid 79                   event number 7 (numbers grow); `gi N` and `ci N` may follow
  *
@@ -268,7 +269,8 @@ static void gpm_line(Reader *r, Device *d) {
         k->error = (int)number(r);
         return;
     }
-    if (!mark(r, '=')) refuse(r, "= or ! is wanted");
+    k->type = mark(r, '+');
+    if (!k->type && !mark(r, '=')) refuse(r, "=, + or ! is wanted");
     Value v = value(r);
     if (v.kind == TEXT) refuse(r, "a number is wanted");
     k->value = v.kind == REAL ? v : (Value){.kind = REAL, .real = (double)(int64_t)v.number};

@@ -68,6 +68,11 @@ def _memory_v2(handle: Handle) -> Any:  # noqa: ANN401 - a ctypes struct of pynv
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
+def _of_memory(name: str) -> Callable[[Any], int | None]:
+    """Pick a size; where there is no memory at all, as with one that is the CPU's too, none of its parts is 0."""
+    return lambda memory: getattr(memory, name) if memory.total else None
+
+
 def _used_share(memory: Any) -> float | None:  # noqa: ANN401 - a ctypes struct of pynvml
     """Work out which share of what is not reserved is in use; before driver 510 nothing is told of a reserve."""
     room = memory.total - getattr(memory, "reserved", 0)
@@ -207,10 +212,10 @@ QUESTIONS: tuple[Question, ...] = (
         "nvmlDeviceGetMemoryInfo_v2",
         _memory_v2,
         (
-            Take(250, lambda memory: memory.total),
-            Take(251, lambda memory: memory.free),
-            Take(252, lambda memory: memory.used),
-            Take(253, lambda memory: memory.reserved),
+            Take(250, _of_memory("total")),
+            Take(251, _of_memory("free")),
+            Take(252, _of_memory("used")),
+            Take(253, _of_memory("reserved")),
             Take(254, _used_share),
         ),
         instance=True,
@@ -220,9 +225,9 @@ QUESTIONS: tuple[Question, ...] = (
         "nvmlDeviceGetMemoryInfo",
         pynvml.nvmlDeviceGetMemoryInfo,
         (
-            Take(250, lambda memory: memory.total),
-            Take(251, lambda memory: memory.free),
-            Take(252, lambda memory: memory.used),
+            Take(250, _of_memory("total")),
+            Take(251, _of_memory("free")),
+            Take(252, _of_memory("used")),
             Take(254, _used_share),
         ),
         instance=True,
