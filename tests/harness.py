@@ -24,7 +24,6 @@ from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
 from otelgpu.pipeline import Pipeline
 from otelgpu.reload import LastReload
-from otelgpu.server.guard import Guard
 from otelgpu.sources import Source
 from tests.fakenvml import Counts, Fake, Scenario, library
 
@@ -92,9 +91,7 @@ class Node:
     reloads: LastReload | None = None
 
     def __post_init__(self) -> None:
-        web = self.config.server.web_config
-        guard = Guard(web, origin=self.config.origin("server.web_config")) if web else None
-        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap, reloads=self.reloads, guard=guard)
+        self.pipeline = Pipeline(self.config, self.environ, tap=self.tap, reloads=self.reloads)
         self.pipeline.attribution.start()
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()
