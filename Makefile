@@ -40,7 +40,7 @@ fix: $(DEV)  ## lint fixes that are safe, and format
 
 golden: $(DEV)  ## rewrite tests/golden and the generated part of the README, and show what changed
 	UPDATE_GOLDEN=1 $(PYTEST) -q -m "golden and not soak and not gpu" $(ARGS)
-	@$(PYTHON) -m otelgpu.config.docs README.md
+	@$(PYTHON) -m otelgpu.config.docs README.md docs/migrate-from-dcgm-exporter.md
 	@$(PYTHON) -m otelgpu.reference docs/metrics.md
 	@$(PYTHON) -m otelgpu.config.schema docs/settings.schema.json
 	@$(PYTHON) -m otelgpu.config.shipping otelgpu/data

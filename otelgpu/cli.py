@@ -98,9 +98,9 @@ def _program() -> click.Group:
     }
     return Program(
         "otelgpu",
-        {**makers, "check": _check, "record": _recording, "completion": _completion},
+        {**makers, "check": _check, "record": _recording, "compare": _comparing, "completion": _completion},
         meaning="Show the GPUs of this machine as Prometheus metrics.",
-        epilog="`otelgpu serve --help` shows the settings; every command but `check` takes them.",
+        epilog="`otelgpu serve --help` shows the settings; every command but `check` and `compare` takes them.",
     )
 
 
@@ -129,6 +129,12 @@ def _check() -> click.Command:
     meaning = "Say what is wrong with files of settings (YAML) or fields (CSV); status 2 where anything is."
     files = click.Argument(["files"], nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
     return click.Command("check", callback=call, params=[files, help_flag()], help=meaning, add_help_option=False)
+
+
+def _comparing() -> click.Command:
+    from otelgpu.compare.command import command
+
+    return command()
 
 
 def _completion() -> click.Command:

@@ -13,6 +13,7 @@ Check = Callable[[object], bool]
 
 _DURATION = re.compile(r"(\d+(\.\d+)?(ns|us|ms|s|m|h))+")
 _ENDPOINT = re.compile(r"(?:\[[0-9a-f:]+\]|[a-zA-Z0-9.-]+|\$\{env:[A-Z][A-Z0-9_]*\}):(\d{1,5})")
+_URL = re.compile(r"https?://([^/]+)(?:/[a-z0-9/._-]*)?")
 _VARIABLE = re.compile(r"\$\{env:[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}|\$\$")
 
 
@@ -39,6 +40,11 @@ def _duration(value: object) -> bool:
 def _endpoint(value: object) -> bool:
     found = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
     return found is not None and 0 < int(found[1]) < 1 << 16
+
+
+def _url(value: object) -> bool:
+    found = _URL.fullmatch(value) if isinstance(value, str) else None
+    return found is not None and _endpoint(found[1])
 
 
 def _path(value: object) -> bool:
@@ -119,6 +125,18 @@ _OTLP_EXPORTER = {
         "batch": {"flush_timeout": _duration, "min_size": _count, "max_size": _count, "sizer": _SIZER},
     },
 }
+_OTLPHTTP_EXPORTER = {
+    **{
+        key: kind for key, kind in _OTLP_EXPORTER.items() if key not in ("keepalive", "wait_for_ready", "balancer_name")
+    },
+    **dict.fromkeys(("endpoint", "metrics_endpoint", "logs_endpoint"), _url),
+    "encoding": _one_of("proto", "json"),
+}
+_DEBUG_EXPORTER = {
+    "verbosity": _one_of("basic", "normal", "detailed"),
+    **dict.fromkeys(("sampling_initial", "sampling_thereafter"), _count),
+    "use_internal_logger": _flag,
+}
 _WORKLOADS = ("deployment", "replicaset", "daemonset", "statefulset", "job", "cronjob")
 _METADATA = _one_of(
     *(f"k8s.{kind}.{what}" for kind in (*_WORKLOADS, "pod", "node") for what in ("name", "uid")),
@@ -178,7 +196,7 @@ COMPONENTS: Mapping[str, Mapping[str, Kind]] = {
         },
         "k8sattributes": _K8SATTRIBUTES,
     },
-    "exporters": {"otlp": _OTLP_EXPORTER},
+    "exporters": {"otlp": _OTLP_EXPORTER, "otlphttp": _OTLPHTTP_EXPORTER, "debug": _DEBUG_EXPORTER},
     "extensions": {"file_storage": _FILE_STORAGE},
 }
 PIPELINE = {"receivers": [_text], "processors": [_text], "exporters": [_text]}
@@ -191,32 +209,34 @@ def problems(config: object) -> list[str]:
         return ["the file is no mapping"]
     sections = COMPONENTS.keys() | {"service"}
     found = [f"{key}: no such section" for key in config.keys() - sections]
+    config = dict[str, Any](extensions={}) | config
     found += [f"{key}: a mapping is wanted" for key in sections if not isinstance(config.get(key), dict)]
     if found:
         return found
     for section, known in COMPONENTS.items():
         for name, settings in config[section].items():
             place, kind = f"{section}.{name}", known.get(name.partition("/")[0])
-            found += [f"{place}: no such component"] if kind is None else _wrong(place, settings or {}, kind)
-    found += _wrong("service", config["service"], SERVICE)
+            found += [f"{place}: no such component"] if kind is None else wrong(place, settings or {}, kind)
+    found += wrong("service", config["service"], SERVICE)
     stray = [text for text in _texts(config) if "$" in _VARIABLE.sub("", text)]
     found += [f"{text!r}: $ begins a variable: ${{env:NAME}}" for text in stray]
     return found or [*_unconnected(config), *_unfit(config)]
 
 
-def _wrong(place: str, value: object, kind: Kind) -> list[str]:
+def wrong(place: str, value: object, kind: Kind) -> list[str]:
+    """List what in a value is not of its kind."""
     if isinstance(kind, Mapping):
         if not isinstance(value, dict):
             return [f"{place}: a mapping is wanted, not {value!r}"]
         found = [f"{place}.{key}: no such key" for key in value if key not in kind and ANY not in kind]
         for key in value:
             if (inner := kind.get(key, kind.get(ANY))) is not None:
-                found += _wrong(f"{place}.{key}", value[key], inner)
+                found += wrong(f"{place}.{key}", value[key], inner)
         return found
     if isinstance(kind, list):
         if not isinstance(value, list):
             return [f"{place}: a list is wanted, not {value!r}"]
-        return [one for index, entry in enumerate(value) for one in _wrong(f"{place}[{index}]", entry, kind[0])]
+        return [one for index, entry in enumerate(value) for one in wrong(f"{place}[{index}]", entry, kind[0])]
     return [] if kind(value) else [f"{place}: cannot be {value!r}"]
 
 
@@ -265,7 +285,7 @@ def _unsent(name: str, pipeline: dict[str, Any]) -> Iterator[str]:
 def _unfit(config: dict[str, Any]) -> Iterator[str]:
     """Find what every component takes by itself and does not make sense."""
     for name, exporter in config["exporters"].items():
-        if "endpoint" not in exporter:
+        if name.partition("/")[0] != "debug" and "endpoint" not in exporter:
             yield f"exporters.{name}: no endpoint"
         storage = exporter.get("sending_queue", {}).get("storage")
         if storage is not None and storage not in config["service"].get("extensions", []):

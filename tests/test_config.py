@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from otelgpu import cli, commands
 from otelgpu.config import Address, Config, Flag, Pick, SourceChoice, load, parse_address
-from otelgpu.config.docs import default_text, settings_table, with_settings_table
+from otelgpu.config.docs import default_text, flags_table, settings_table, with_flags_table, with_settings_table
 from otelgpu.config.keys import SETTINGS
 from otelgpu.config.theirs import FLAGS, ROWS
 from otelgpu.errors import ConfigError
@@ -605,6 +605,15 @@ def test_the_readme_lists_every_setting() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
     assert with_settings_table(readme) == readme, "the settings in README.md are out of date: run `make golden`"
+
+
+def test_the_page_on_moving_lists_every_flag_of_dcgm_exporter() -> None:
+    """Whoever moves looks up there what becomes of his command line."""
+    page = (ROOT / "docs" / "migrate-from-dcgm-exporter.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(-[a-z-]+)`", flags_table()))
+
+    assert with_flags_table(page) == page, "the flags in that page are out of date: run `make golden`"
+    assert told >= {*FLAGS, "--kubernetes", "-k", "-d", "-o", "-m", "-x", "--web-config-file", "--rbmn"}
 
 
 def test_the_table_is_put_between_its_markers(monkeypatch: pytest.MonkeyPatch) -> None:

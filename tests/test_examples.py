@@ -20,19 +20,19 @@ Place = tuple[str | int, ...]  # of a place in a file
 
 def test_every_example_is_run_or_checked() -> None:
     """An example that nobody tries is wrong after the next change."""
-    files = [*(ROOT / "tests").rglob("test_examples.py"), ROOT / "tests" / "test_deploy_node.py"]
+    files = [*(ROOT / "tests").rglob("test_examples*.py"), ROOT / "tests" / "test_deploy_node.py"]
     tests = "".join(path.read_text() for path in files)
-    examples = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    examples = {path.relative_to(EXAMPLES).as_posix() for path in files}
 
     assert len(examples) >= 7
     assert {name for name in examples if name not in tests and f"from {Path(name).stem} import" not in tests} == set()
 
 
-def test_promtool_takes_the_scrape_configuration(promtool: Path) -> None:
+@pytest.mark.parametrize("name", ["prometheus.yml", "fleet-prometheus.yml"])
+def test_promtool_takes_the_scrape_configuration(name: str, promtool: Path) -> None:
     """It can be copied as it is."""
-    done = subprocess.run(
-        [promtool, "check", "config", EXAMPLES / "prometheus.yml"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([promtool, "check", "config", EXAMPLES / name], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
 

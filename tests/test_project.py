@@ -48,7 +48,7 @@ LAYERS = (
     ("pipeline",),
     ("service", "pull", "glance"),
     ("log", "output", "tables", "reference", "completion", "usage"),
-    ("check", "doctor", "record"),
+    ("check", "compare", "doctor", "record"),
     ("commands",),
     ("cli",),
     ("__main__",),

@@ -1,16 +1,19 @@
-"""The table of settings in the README, made from the structs: `python -m otelgpu.config.docs README.md`.
+"""The tables of settings in the README and of dcgm-exporter's flags in the page on moving, made from the structs.
 
-Rule 1: only the lines between the two markers are ours.
+    python -m otelgpu.config.docs README.md docs/migrate-from-dcgm-exporter.md
+
+Rule 1: only the lines between the markers are ours.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from otelgpu.config.keys import NULL, SETTINGS, Setting
+from otelgpu.config.theirs import DEFAULTS, ROWS, Answer
 
-BEGIN = "<!-- settings -->"
-END = "<!-- /settings -->"
+BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
+BEGIN_FLAGS, END_FLAGS = "<!-- flags -->", "<!-- /flags -->"
 _BAR = "\\|"
 
 
@@ -22,6 +25,40 @@ def settings_table() -> str:
 def with_settings_table(text: str) -> str:
     """Put the table between the markers of a Markdown text. Raise ValueError without them."""
     return with_table(text, BEGIN, END, settings_table())
+
+
+def flags_table() -> str:
+    """Draw every flag and variable of dcgm-exporter as a row of a Markdown table, with what becomes of it."""
+    head = "| dcgm-exporter's flag | Its variable | Here |\n|---|---|---|\n"
+    return head + "".join(f"| {' | '.join(cells)} |\n" for cells in sorted(_flags()))
+
+
+def with_flags_table(text: str) -> str:
+    """Put the table of flags between its markers. Raise ValueError without them."""
+    return with_table(text, BEGIN_FLAGS, END_FLAGS, flags_table())
+
+
+def _flags() -> Iterator[tuple[str, str, str]]:
+    for setting in SETTINGS.values():
+        if setting.theirs:
+            # Of a setting that has their variable the first flag is theirs too; NODE_NAME alone has none.
+            is_flag = not setting.flags[0].startswith("--kubernetes-node")
+            letters = [flag for flag in setting.flags if len(flag) == len("-x") or flag == "--rbmn"]
+            flags = _code([setting.flags[0], *letters]) if is_flag else ""
+            yield flags, _code([setting.theirs]), _taken(setting.key)
+    for row in ROWS:
+        here = _taken(row.key) if row.answer is Answer.TAKEN else f"{row.answer.value}: {row.why}"
+        yield _code(row.flags), _code([row.variable] if row.variable else []), here
+
+
+def _taken(key: str) -> str:
+    """Say that a flag is taken: for which setting, and what it is without the flag where that differs."""
+    theirs = DEFAULTS.get(key)
+    return f"taken: `{key}`" + (f"; without it `{theirs}`, as there" if theirs else "")
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def with_table(text: str, begin: str, end: str, table: str) -> str:
@@ -60,5 +97,8 @@ def _lines() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    readme = Path(sys.argv[1])
-    readme.write_text(with_settings_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in sys.argv[1:]:
+        document = Path(name)
+        text = document.read_text(encoding="utf-8")
+        fill = with_flags_table if BEGIN_FLAGS in text else with_settings_table
+        document.write_text(fill(text), encoding="utf-8")
