@@ -42,6 +42,7 @@ def serve(config: Config, _: str) -> int:
             files=read.keywords["files"],
             settled=partial(_log, otherwise="info"),
             causes=[] if fields is None else [fields.tell],
+            beside=dict if fields is None else fields.read_from,
         )
         settled = config if fields is None else fields.applied(config)
         rereading.settled(settled)

@@ -23,6 +23,7 @@ from otelgpu.attribution.apiserver import FORBIDDEN, Api, ApiError
 from otelgpu.attribution.mirror import Pause
 from otelgpu.config import Config
 from otelgpu.config.counters import merged, parse
+from otelgpu.config.given import Files, digest
 from otelgpu.config.listed import ConfigMapName, Remark
 from otelgpu.config.load import finished
 from otelgpu.errors import ConfigError
@@ -68,6 +69,11 @@ class ConfigMap:
         with self._lock:
             self._is_settled = True
             return self._text, self._problem or f"no answer within {patience:g} s"
+
+    @property
+    def name(self) -> ConfigMapName:
+        """What is followed."""
+        return self._name
 
     @property
     def text(self) -> str | None:
@@ -184,6 +190,11 @@ class ConfigMapFields:
         """Return the settings with these fields; as they are where the ConfigMap was never there. Raise ConfigError."""
         text = self._applied = self._configmap.text
         return config if text is None else with_fields(config, text)
+
+    def read_from(self) -> Files:
+        """Name the ConfigMap, where it was there, with what tells its text from another."""
+        text = self._applied
+        return {} if text is None else {str(self._configmap.name): digest(text.encode("utf-8", "replace"))}
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Rereading:
     """How the settings are read again. `read` raises ConfigError and fills `files`, also then.
 
     `settled` is called when settings are good, and about to be in force; `hooks` come before the settings. Each of
-    `causes` is told how a reload is caused, once there may be one.
+    `causes` is told how a reload is caused, once there may be one. `beside` names what they were read from besides files.
     """
 
     read: Callable[[], Config]
@@ -64,6 +64,11 @@ class Rereading:
     settled: Callable[[Config], None] = lambda _: None
     hooks: list[Hook] = field(default_factory=list)
     causes: Sequence[Callable[[Callable[[], None]], None]] = ()
+    beside: Callable[[], Files] = dict
+
+    def read_from(self) -> Files:
+        """Name all that the settings were last read from, and what tells its content from another."""
+        return {**self.files, **self.beside()}
 
     def watched(self) -> Iterator[str]:
         """Name every file whose change causes a reload."""
@@ -166,7 +171,7 @@ class Reload(Generic[R, S]):
                 beside = ["the settings are wrong; those before stay in force"]
                 logger.error("not reloaded: %s", *beside)
             else:
-                self._last.succeeded(self._rereading.files)
+                self._last.succeeded(self._rereading.read_from())
                 logger.info("reloaded")
             gc.collect()  # what was swapped out holds itself, and weighs some megabytes
             if self._told is not None:

@@ -58,6 +58,7 @@ class Rounds:
         self._driver = Worker("otelgpu-driver")
         self._closer: Worker | None = None
         self._closed: list[bool] = []
+        self._sever: Callable[[], None] | None = getattr(source, "sever", None)  # ends what a call hangs in, if it can
 
     @property
     def facts(self) -> SourceFacts:
@@ -126,6 +127,9 @@ class Rounds:
                 answers.append(is_closed)
                 self._limit.changed.notify_all()
 
+        if self._driver.busy_since is not None and self._sever is not None:
+            self._sever()
+            self._limit.wait_for(lambda: self._driver.busy_since is None)
         if self._driver.offer(self._close, deliver):
             self._limit.wait_for(lambda: bool(answers))
         return None if answers == [True] else "a call to it has not returned"

@@ -42,7 +42,7 @@ def serve(
     environ = os.environ if environ is None else environ
     rereading = rereading or Rereading(lambda: config, {})
     last = LastReload()
-    last.succeeded(rereading.files)
+    last.succeeded(rereading.read_from())
     with ready(PAGE_THREADS, "otelgpu-page") as executor:
         check_room()
         pipeline = Pipeline(config, environ, reloads=last)

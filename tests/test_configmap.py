@@ -315,8 +315,14 @@ def test_the_program_tells_of_each_mistake_once_and_keeps_what_was_good(api: Api
         kept = it.page()
         api.put(fields(HOT), path="configmaps")
         until(lambda: values(it.page(), "otelgpu_config_last_reload_successful") == {"": 1}, "it is mended")
-        assert TEMP in it.page()
+        mended = it.page()
         assert it.stop() == 0
+
+    (origin,) = (
+        line for line in lines_of(mended) if line.name == "otelgpu_config_info" and ":" in line.labels["source"]
+    )
+    assert (origin.labels["source"], len(origin.labels["hash"])) == ("gpu:fields", 16)
+    assert TEMP in mended
 
     assert UTIL in kept
     assert [it.logged(name) for name in ("DCGM_A", "DCGM_B", "names no field", "those before stay")] == [1] * 4

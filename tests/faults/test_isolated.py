@@ -202,13 +202,31 @@ def test_letting_go_ends_the_process(isolated: Start) -> None:
     sampler.resume()
     until(lambda: check_truth(running.page()) == set(NAMES), "the GPUs are back")
 
-    running.show(PAIR.with_gpu(1, hangs={CRASH}))
-    running.page()
-    assert sampler.release() is None
-    assert not children()
-    running.show(PAIR)
-    sampler.resume()
-    until(lambda: check_truth(running.page()) == set(NAMES), "the GPUs are back after the hang")
+    for hanging in (PAIR.with_gpu(1, hangs={CRASH}), PAIR.but(hangs={"nvmlDeviceGetCount_v2"})):
+        running.show(hanging)
+        running.page()
+        running.page()
+        assert sampler.release() is None
+        assert not children()
+        running.show(PAIR)
+        sampler.resume()
+        until(lambda: check_truth(running.page()) == set(NAMES), "the GPUs are back after the hang")
+
+
+def test_a_process_that_is_frozen_shows_no_old_values(isolated: Start) -> None:
+    """It is asked once what it knows, and not for each GPU: the page is there in time, and says that none answers."""
+    running = isolated(distinct(models.h100(8)), fields=FEW, sampling=Sampling(reuse=0, deadline=0.5))
+    (child,) = children()
+    os.kill(child, signal.SIGSTOP)
+    try:
+        running.page()
+        page = running.page()
+    finally:
+        os.kill(child, signal.SIGCONT)
+
+    assert set(up(page).values()) == {0}
+    assert check_truth(page) == set()
+    until(lambda: set(up(running.page()).values()) == {1}, "it goes on")
 
 
 @pytest.mark.usefixtures("isolated")

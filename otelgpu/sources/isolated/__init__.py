@@ -108,6 +108,12 @@ class IsolatedSource:
             self._left = process
             raise SourceDownError("the process that asks it cannot be ended: a call is in uninterruptible sleep")
 
+    def sever(self) -> None:
+        """Kill the process, so that a call which hangs in it ends; whoever waits for one hears why. Safe at any time."""
+        process = self._process
+        if process is not None:
+            process.abandon(LET_GO)
+
     def _running(self) -> Process:
         """Give the process; start one where there is none and its time has come. Raise SourceDownError."""
         process = self._process
@@ -155,10 +161,11 @@ class IsolatedSource:
 
     def _from_memory(self, ask: Ask) -> Read | None:
         process = self._process
-        if process is None:
+        if process is None or process.is_silent:
             return None
         try:
             answer = process.ask(ask, AT_ONCE)
         except SourceDownError:
             return None
+        process.is_silent = answer is None
         return answer if isinstance(answer, Read) else None

@@ -54,6 +54,7 @@ class Process:
 
     def __init__(self, order: Order, told: events.Told) -> None:
         self.began_at = self.ended_at = time.monotonic()
+        self.is_silent = False  # it did not say what it knows by heart (it may be frozen), and nothing since
         self._told = told
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -131,6 +132,7 @@ class Process:
     def _listen(self) -> None:
         for body in self._stream.messages():
             message = of_child.decode(body)
+            self.is_silent = False
             if isinstance(message, Logged):
                 logging.getLogger(message.name).log(message.level, "%s", message.text)
             elif isinstance(message, Told):
