@@ -56,7 +56,7 @@ class Rereading:
     """How the settings are read again. `read` raises ConfigError and fills `files`, also then.
 
     `settled` is called when settings are good, and about to be in force; `hooks` come before the settings. Each of
-    `causes` is told how a reload is caused, once there may be one. `beside` names what they were read from besides files.
+    `causes` is told how a reload is caused, once there may be one. `beside` names what was read that is no file.
     """
 
     read: Callable[[], Config]

@@ -109,7 +109,7 @@ class IsolatedSource:
             raise SourceDownError("the process that asks it cannot be ended: a call is in uninterruptible sleep")
 
     def sever(self) -> None:
-        """Kill the process, so that a call which hangs in it ends; whoever waits for one hears why. Safe at any time."""
+        """Kill the process, so that a call which hangs in it ends, and whoever waits for it hears why."""
         process = self._process
         if process is not None:
             process.abandon(LET_GO)
