@@ -32,6 +32,8 @@ LABEL org.opencontainers.image.title="otelgpu" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/otelgpu /opt/otelgpu
+# Where dcgm-exporter's image has it: manifests name it by its path.
+COPY --from=build /opt/otelgpu/bin/dcgm-exporter /usr/bin/dcgm-exporter
 COPY --from=build /etc/dcgm-exporter /etc/dcgm-exporter
 # The NVIDIA runtime reads the last two: all GPUs of the node, and of the driver no more than NVML.
 ENV PATH=/opt/otelgpu/bin:/usr/local/bin:/usr/bin:/bin \

@@ -19,6 +19,7 @@ from otelgpu.output import complain, width, write
 
 if TYPE_CHECKING:
     from otelgpu.configmap import ConfigMapFields
+    from otelgpu.model import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -136,13 +137,17 @@ def record(config: Config, _: str, *, file: str, sweeps: int) -> int:
     from otelgpu.record import record as write_down
     from otelgpu.record import told
 
+    def progress(number: int, snapshot: "Snapshot | None") -> None:
+        with suppress(OSError, OtelgpuError):  # that nobody reads it is no reason to record less
+            write(f"sweep {number} of {sweeps}: {told(snapshot)}\n")
+
     _log(config)
     done = write_down(
         config,
         file,
         sweeps=sweeps,
         environ=os.environ,
-        seen=lambda number, snapshot: write(f"sweep {number} of {sweeps}: {told(snapshot)}\n"),
+        seen=progress,
     )
     write(f"{one_line(file)}: written, with UUIDs, serial numbers and owners masked\n")
     return _source_status(up=done is not None and done.source_up, reason=told(done))

@@ -169,14 +169,20 @@ class ConfigMapFields:
 
     def __init__(self, configmap: ConfigMap) -> None:
         self._configmap = configmap
+        self._applied: str | None = None
 
     def tell(self, changed: Callable[[], None]) -> None:
-        """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap."""
+        """Have *changed* called when other fields are named, in the thread that asks for the ConfigMap.
+
+        What changed before anybody was told is told at once, in a thread of its own.
+        """
         self._configmap.changed = changed
+        if self._configmap.text != self._applied:
+            threading.Thread(target=changed, name="otelgpu-configmap-late", daemon=True).start()
 
     def applied(self, config: Config) -> Config:
         """Return the settings with these fields; as they are where the ConfigMap was never there. Raise ConfigError."""
-        text = self._configmap.text
+        text = self._applied = self._configmap.text
         return config if text is None else with_fields(config, text)
 
 

@@ -49,10 +49,10 @@ def record(
         taps.append(Tap(source))
         return taps[0]
 
-    if "\0" in path or not path.isprintable():
+    if not path or not path.isprintable():
         raise StartError(f"{whole(path)}: not a file name")
     pipeline = Pipeline(_settings(config), environ, tap=tapped)
-    mask = Mask()
+    mask = Mask({config.driver_root: "/driver-root"} if config.driver_root else {})
     snapshot: Snapshot | None = None
     try:
         with Path(path).open("xb") as file:

@@ -59,12 +59,16 @@ def serve(
             last=last,
             told=manager,
         )
-        for cause in rereading.causes:
-            cause(reload.reload)
+
+        def begin() -> None:
+            pipeline.start()
+            for cause in rereading.causes:  # after it, because a reload swaps out what has begun
+                cause(reload.reload)
+
         signals.take(signal.SIGHUP, reload.watched(config.server.reload_interval))
         signals.take(signal.SIGUSR1, pipeline.sampler.release)
         signals.take(signal.SIGUSR2, pipeline.sampler.resume)
-        life = Life(pipeline.start, reload.stop, pipeline.obstacle)
+        life = Life(begin, reload.stop, pipeline.obstacle)
         is_clean = serve_until(signals, reload.site, sockets, life, announce=announce, manager=manager)
         executor.shutdown(wait=is_clean, cancel_futures=True)
     if not is_clean:

@@ -76,10 +76,13 @@ class View:
 
     def _tell(self, index: int, count: int, picks: list[Pick]) -> None:
         first = INSTANCES * index
-        asked = {n for pick in picks for n in pick.numbers or () if first <= n < first + INSTANCES}
+        own = range(first, first + INSTANCES)
+        asked = {number for number in own if any(number in pick.numbers for pick in picks if pick.numbers is not None)}
         absent = {number for number in asked if number >= first + count}
-        for number in sorted(absent - self._absent):
-            logger.error("devices: i:%d: GPU %d has %d instances, not one of that number", number, index, count)
+        if news := sorted(absent - self._absent):
+            named = ",".join(map(str, news))
+            which = "that number" if len(news) == 1 else "these numbers"
+            logger.error("devices: i:%s: GPU %d has %d instances, not one of %s", named, index, count, which)
         self._absent = (self._absent - asked) | absent
 
 

@@ -1,5 +1,6 @@
 """Fields from a ConfigMap (`-m NAMESPACE:NAME`), from a fake API server over real HTTPS to the page and the log."""
 
+import json
 import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +77,14 @@ def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) ->
             config = replace(load(environ={}, flags=flags), **changed)
             followed_fields = stack.enter_context(followed(config, api.environ))
             assert followed_fields is not None
-            followed_fields.tell(lambda: changes(followed_fields.applied(config)))
+
+            def reload() -> None:
+                try:
+                    changes(followed_fields.applied(config))
+                except ConfigError as error:
+                    logging.getLogger("reload").error("%s", error)  # noqa: TRY400 - as the product does
+
+            followed_fields.tell(reload)
             return followed_fields.applied(config)
 
         yield start
@@ -212,6 +220,26 @@ def test_a_change_is_told_and_an_end_costs_nothing(
     assert caplog.messages[0].endswith("it was deleted; the fields stay as they are")
 
 
+def test_what_changes_before_anybody_is_told_is_not_missed(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the first look and the first page some tenths of a second go by, and the next change may be weeks off."""
+    monkeypatch.setattr(configmap, "PATIENCE", LIMIT)
+    told = queue.Queue[str]()
+    api.put(fields(HOT), path="configmaps")
+    api.start()
+    flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
+    flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
+    config = load(environ={}, flags=flags)
+    with followed(config, api.environ) as found:
+        assert found is not None
+        assert [row.name for row in found.applied(config).counters] == [TEMP]
+        api.is_watched()
+        api.put(fields(BUSY), path="configmaps")
+        until(lambda: found._configmap.text == BUSY, "the change")  # noqa: SLF001 - nothing else shows it yet
+        found.tell(lambda: told.put("changed"))
+
+        assert told.get(timeout=LIMIT)
+
+
 def test_the_role_of_their_chart_is_enough(follow: Follow, api: ApiServer, changes: Changes) -> None:
     """It allows to get this one object; without a watch it is asked for again and again."""
     api.forbidden |= {"list", "watch"}
@@ -259,10 +287,17 @@ def test_the_program_takes_it_from_their_command_line(api: ApiServer, tmp_path: 
         api.put(fields(BUSY), path="configmaps")
         until(lambda: UTIL in it.page(), "the change")
         changed = it.page()
+        api.put(fields("DCGM_FI_DEV_GPU_TMP, gauge, x"), path="configmaps")
+        until(lambda: "otelgpu_config_last_reload_successful 0" in it.page(), "the mistake")
+        wrong = it.page()
+        api.put(fields(BUSY), path="configmaps")
+        until(lambda: "otelgpu_config_last_reload_successful 1" in it.page(), "its end")
         status = it.stop()
 
     assert {line.name for line in lines_of(page) if line.name.startswith("DCGM_")} == {TEMP}
-    assert {line.name for line in lines_of(changed) if line.name.startswith("DCGM_")} == {UTIL}
+    for each in (changed, wrong):
+        assert {line.name for line in lines_of(each) if line.name.startswith("DCGM_")} == {UTIL}
+    assert it.logged("ConfigMap gpu:fields:1: no such field; did you mean DCGM_FI_DEV_GPU_TEMP?") == 1
     assert status == 0
 
 
@@ -286,6 +321,17 @@ def test_the_program_tells_of_each_mistake_once_and_keeps_what_was_good(api: Api
     assert UTIL in kept
     assert [it.logged(name) for name in ("DCGM_A", "DCGM_B", "names no field", "those before stay")] == [1] * 4
     assert all(line.startswith("{") for line in it.log)
+
+
+def test_what_is_said_of_it_is_said_in_the_form_of_the_log(tmp_path: Path) -> None:
+    """Whoever reads the log as JSON reads each line so."""
+    flags = ("-m=gpu:fields", "--log-format=json", "--listen=127.0.0.1:0")
+    environ = {"OTELGPU_KUBERNETES_SERVICE_ACCOUNT": str(tmp_path)}
+    with serving(models.h100(1), tmp_path, *flags, environ=environ, program=DROP_IN) as it:
+        it.page()
+    said = [json.loads(line) for line in it.log if not line.startswith("listening on ")]
+
+    assert ["until it is there" in line["message"] for line in said].count(True) == 1
 
 
 @pytest.mark.parametrize(

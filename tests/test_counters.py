@@ -232,6 +232,19 @@ def test_every_problem_is_told_with_the_line_of_the_editor(case: str) -> None:
     assert list(problems(text)) == expected
 
 
+def test_the_rows_of_a_file_are_told_with_the_mistakes_beside_it() -> None:
+    """Whoever mends one mistake and starts again must not find the next one then."""
+    Path("metrics.csv").write_text("nope, gauge, x\n")
+    with pytest.raises(ConfigError) as caught:
+        load(environ={}, flags=[Flag("--fields", "fields", "nope,metrics.csv,gone.csv")])
+
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        "--fields nope",
+        "metrics.csv:1",
+        "--fields gone.csv",
+    ]
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """A volume that is mounted in place of a file is a common slip."""
     (tmp_path / "folder.csv").mkdir()

@@ -4,10 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pynvml
 import pytest
 import yaml
 
@@ -19,7 +20,7 @@ from tests.deploy import helm, kustomize
 from tests.deploy.containers import container, environ_of
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import models
-from tests.harness import LIMIT, Node, lines_of
+from tests.harness import LIMIT, Node, lines_of, until
 from tests.test_kubernetes import kubelet
 
 __all__ = ["kubelet"]  # the fixture
@@ -91,6 +92,74 @@ def test_each_alert_fires_when_it_should_and_else_not(promtool: Path, tmp_path: 
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert {one["alertname"] for one in tested if one["exp_alerts"]} == {rule["alert"] for rule in rules()}
+
+
+def in_series(pages: Sequence[str], instance: str) -> Iterator[Json]:
+    """Pages of a node, six minutes apart and the last for eight hours, as `promtool test rules` reads series."""
+    told: dict[str, list[str]] = {}
+    for number, page in enumerate(pages):
+        for line in lines_of(page):
+            labels = ",".join(
+                f"{name}={json.dumps(text)}" for name, text in {**line.labels, "instance": instance}.items()
+            )
+            values = told.setdefault(f"{line.name}{{{labels}}}", [])
+            values += ["_x5"] * (number - len(values)) + [f"{line.value}x{480 if page is pages[-1] else 5}"]
+    for series, values in told.items():
+        yield {"series": series, "values": " ".join(values)}
+
+
+def test_the_page_of_a_faulty_node_raises_the_alerts_and_that_of_a_sound_one_none(
+    promtool: Path, node: Callable[..., Node], kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """From the driver to the alert: one GPU falls off the bus, one has bad memory, of one the rows are used up."""
+    sound = models.h100(4)
+    bad = sound.with_gpu(1, fields={pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: 9}).with_xid(0, 79).with_xid(1, 48)
+    bad = bad.with_gpu(2, fields={pynvml.NVML_FI_DEV_REMAPPED_FAILURE: 1})
+    kubelet.pods = [pod("train", sound.gpus[3].uuid)]
+    kubelet.start()
+    asks = Kubernetes(enabled=True, socket=str(kubelet.path), refresh=3600, expire=3600)
+    fields = load(environ=environ_of(container(kustomize.build(ROOT / "deploy" / "kubernetes" / "base")))).fields
+    running = node(sound, fields=fields, kubernetes=asks)
+    assert running.pipeline.attribution.looked(LIMIT)
+    pages = [running.settled_page()]
+    running.show(bad)
+    until(lambda: len(re.findall(r'xid="(?:48|79)".* 1$', running.page(), re.MULTILINE)) == 2, "both XIDs")
+    running.show(bad.with_gpu(0, lost=True))
+    pages.append(running.page())
+    shutil.copy(RULES, tmp_path)
+    series = [*in_series([pages[0]] * 2, "sound:9400"), *in_series(pages, "bad:9400")]
+    series += [
+        {"series": f'up{{job="otelgpu",instance="{name}:9400"}}', "values": "1x480"} for name in ("sound", "bad")
+    ]
+    expr = 'count by (alertname, instance, gpu) (ALERTS{alertstate="firing"})'
+    expected = [
+        f'{{alertname="{alert}", gpu="{gpu}", instance="bad:9400"}}'
+        for alert, gpu in (
+            ("GpuDown", 0),
+            ("GpuXidFatal", 0),
+            ("GpuXidError", 1),
+            ("GpuMemoryErrors", 1),
+            ("GpuRowRemapFailed", 2),
+        )
+    ]
+    told = {
+        "rule_files": [RULES.name],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": series,
+                "promql_expr_test": [
+                    {"expr": expr, "eval_time": "12m", "exp_samples": [{"labels": one, "value": 1} for one in expected]}
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(told))
+    command = [str(promtool), "test", "rules", "test.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promtool_reads_every_query_of_a_dashboard(promtool: Path, tmp_path: Path) -> None:

@@ -134,6 +134,16 @@ def test_what_is_selected_and_not_there_is_an_error_in_the_log(node: Start, capl
     ]
 
 
+def test_a_wide_range_of_instances_is_one_line_for_each_gpu(node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever writes a range to have all instances of a node gets them, and no screen full of errors."""
+    node_of(node, "i:0-9999", MACHINE).page()
+
+    assert sorted(caplog.messages) == [
+        "devices: i:3,4,5,6,7: GPU 0 has 3 instances, not one of these numbers",
+        "devices: i:8,9,10,11,12,13,14,15: GPU 1 has 0 instances, not one of these numbers",
+    ]
+
+
 def test_an_instance_that_comes_later_is_shown(node: Start, caplog: pytest.LogCaptureFixture) -> None:
     """A GPU is partitioned anew while the exporter runs; each time its instance is gone that is said once."""
     running = node_of(node, "i:1", split(A))

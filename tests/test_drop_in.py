@@ -313,6 +313,10 @@ WRONG = {
     "--dump-enabled=maybe": "--dump-enabled maybe: expected true or false",
     "-f=gone": "-f gone: no such file or directory",
     "-a=9400": "-a 9400: an address is :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; did you mean :9400?",
+    "--kubernetes-pod-label-allowlist-regex=[[:lower:]]": (
+        "--kubernetes-pod-label-allowlist-regex [[:lower:]]: expected a regular expression "
+        "(Possible nested set at position 1)"
+    ),
     "-c=99999999999999999999999": ("-c 99999999999999999999999: expected null or 0.1 to 3600 seconds"),
 }
 
@@ -324,6 +328,15 @@ def test_a_wrong_value_is_told_with_its_flag(flag: str) -> None:
 
     assert problem.partition(": ")[0] == WRONG[flag].partition(": ")[0]
     assert flag.startswith("-c=999") or problem == WRONG[flag]
+
+
+def test_an_empty_text_is_nothing_where_it_is_the_default_there() -> None:
+    """A template of a manifest writes the flag whether or not there is something to say."""
+    flags = ["--nvidia-resource-names=", "--kubernetes-pod-label-allowlist-regex=", "--hpc-job-mapping-dir="]
+    environ = {"NVIDIA_RESOURCE_NAMES": "a.com/x", "DCGM_HPC_JOB_MAPPING_DIR": "/jobs"}
+    config = given([*flags, "--web-config-file="], environ)
+
+    assert (config.kubernetes, config.jobs, config.server) == (Config().kubernetes, Config().jobs, Config().server)
 
 
 GO = (

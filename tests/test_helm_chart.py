@@ -127,6 +127,32 @@ def test_the_chart_has_the_version_of_the_program() -> None:
         ),
         ({"service": {"port": 9401, "address": ":9400"}}, "service.address: :9400 does not end in service.port, :9401"),
         ({"customMetrics": "x", "arguments": ["-f", "/x.csv"]}, "customMetrics and arguments -f: only one"),
+        ({"customMetrics": "x", "arguments": ["--fields=all"]}, "customMetrics and arguments --fields=all: only one"),
+        (
+            {"serviceMonitor": {"enabled": True}, "service": {"enable": False}},
+            "serviceMonitor.enabled needs service.enable",
+        ),
+        (
+            {"service": {"address": "127.0.0.1:9400"}},
+            "neither the kubelet's probes nor Prometheus reach 127.0.0.1:9400",
+        ),
+        (
+            {"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True}},
+            "serviceMonitor.scheme: http or https",
+        ),
+        ({"kubernetes": {"enabled": False, "enablePodUID": True}}, "kubernetes.enabled: without it there are no pods"),
+        ({"kubernetes": {"enabled": False}, "kubernetesDRA": {"enabled": True}}, "kubernetes.enabled: without it"),
+        (
+            {"serviceAccount": {"create": False}, "kubernetesDRA": {"enabled": True}},
+            "serviceAccount.name: without an account",
+        ),
+        ({"networkPolicy": {"enabled": True, "from": []}}, "[] should be non-empty"),
+        ({"networkPolicy": {"enabled": True, "from": None}}, "networkPolicy.from: who may reach the page"),
+        ({"rollingUpdate": {"maxSurge": 1}}, "exactly one of them to be 0"),
+        ({"rollingUpdate": {"maxUnavailable": "0%"}}, "exactly one of them to be 0"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "'app.kubernetes.io/name' should not be valid"),
+        ({"podLabels": {"app.kubernetes.io/instance": "x"}}, "'app.kubernetes.io/instance' should not be valid"),
+        ({"podAnnotations": {"checksum/files": "x"}}, "'checksum/files' should not be valid"),
     ],
     ids=str,
 )
@@ -142,6 +168,46 @@ def test_wrong_values_are_refused(values: Json, said: str, tmp_path: Path) -> No
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
         assert done.returncode != 0
+
+
+def test_no_right_is_granted_that_is_not_used() -> None:
+    """Who uses a GPU is told by its processes without the kubelet too, and then the API server is not asked."""
+    objects = helm.render({"kubernetes": {"enabled": False}, "processes": {"by": "pod"}})[0]
+
+    assert daemonset(objects)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {one["kind"] for one in objects}
+
+
+def test_names_may_look_like_numbers_and_labels_may_stand_twice() -> None:
+    """YAML takes 2024 for a number, which Kubernetes refuses; a label for all objects may be given for one again."""
+    label = {"release": "1"}
+    values: Json = {
+        "nameOverride": "0x1",
+        "fullnameOverride": "1e3",
+        "namespaceOverride": "2024",
+        "serviceAccount": {"name": "7"},
+        "kubernetes": {"enablePodUID": True},
+        "otlp": {"enabled": True, "headersSecret": "12", "caSecret": "13"},
+        "webConfig": {"existingSecret": "14"},
+        "priorityClassName": "15",
+        "runtimeClassName": "16",
+        "extraHostVolumes": [{"name": "17", "hostPath": "/run"}],
+        "extraVolumeMounts": [{"name": "17", "mountPath": "/run/gpu"}],
+        "networkPolicy": {"enabled": True},
+        "commonLabels": label,
+        "podLabels": label,
+        "serviceMonitor": {"enabled": True, "scheme": "https", "additionalLabels": {"release": "2"}},
+        "prometheusRule": {"enabled": True, "additionalLabels": label},
+        "dashboards": {"enabled": True, "labels": label},
+    }
+    objects = helm.render(values, name="123", namespace="456")[0]
+    labels = {one["kind"]: one["metadata"]["labels"]["release"] for one in objects}
+
+    assert list(problems(objects)) == []
+    assert list(misfits(objects)) == []
+    assert {one["metadata"].get("namespace", "2024") for one in objects} == {"2024"}
+    assert labels.pop("ServiceMonitor") == "2"
+    assert {*labels.values()} == {"1"}
 
 
 def test_pods_are_made_anew_when_their_files_change() -> None:
@@ -184,7 +250,9 @@ def test_every_value_is_in_the_schema_and_in_the_documentation() -> None:
 def test_the_notes_say_what_to_do() -> None:
     """They are all that somebody sees after an installation."""
     plain = helm.render({})[1]
-    guarded = helm.render({"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True}})[1]
+    guarded = helm.render(
+        {"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True, "scheme": "https"}}
+    )[1]
 
     assert "http://localhost:9400/metrics" in plain
     assert "Nothing scrapes it yet" in plain

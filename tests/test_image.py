@@ -216,7 +216,9 @@ def test_the_image_serves_as_nobody_from_a_root_that_is_read_only(
     models.h100(2).write(host / "scenario")
     (host / "scenario").chmod(0o644)
     told = settings_of(buildah, image)
-    command = [*told["Entrypoint"], "-f", "/etc/dcgm-exporter/default-counters.csv", "--driver-root", "/mnt"]
+    assert told["Entrypoint"] == ["dcgm-exporter"]
+    # By its path, as manifests for dcgm-exporter's image have it.
+    command = ["/usr/bin/dcgm-exporter", "-f", "/etc/dcgm-exporter/default-counters.csv", "--driver-root", "/mnt"]
     asked = {
         "root": str(root),
         "host": str(host),

@@ -128,6 +128,9 @@ def test_the_example_of_the_documentation_is_built(tmp_path: Path) -> None:
     assert daemonset(objects)["metadata"]["namespace"] == "gpu-monitoring"
     assert container(objects)["image"] == "registry.example.com/otelgpu:0.1.0"
     assert environ_of(container(objects))["OTELGPU_SAMPLING_INTERVAL"] == "15s"
+    (policy,) = (one["spec"] for one in objects if one["kind"] == "NetworkPolicy")
+    there = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert policy["ingress"] == [{"from": [there], "ports": [{"port": "metrics"}]}]
 
 
 def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:

@@ -324,6 +324,27 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"otelgpu", f"{wheel.name.split('-py3')[0]}.dist-info"}
 
 
+def test_the_words_lead_to_files_that_are_there() -> None:
+    """Links and paths in backticks: files move, and whoever reads of the old place is lost."""
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*/*.md")]
+    wrong = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
+            path, _, heading = link.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            lines = there.read_text(encoding="utf-8").splitlines() if heading else ()
+            known = [
+                re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines if line[:1] == "#"
+            ]
+            if not there.exists() or (heading and heading not in known):
+                wrong.append(f"{page.name}: {link}")
+        paths = re.findall(r"`((?:deploy|docs|examples|otelgpu|tests)/[\w./*-]+)`", text)
+        wrong += [f"{page.name}: {path}" for path in paths if not list(ROOT.glob(path.rstrip("/")))]
+
+    assert wrong == []
+
+
 def test_no_file_names_a_place_on_the_authors_machine() -> None:
     """A path that exists on one machine only is wrong for everyone who clones the repository."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():

@@ -4,8 +4,11 @@ Rule 1: compared is the page, with UUIDs and serial numbers numbered in the orde
 """
 
 import json
+import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakenvml.rarer import RARER
 from tests.fakeproc import FakeProc, container_id
 from tests.faults.rig import distinct, up
-from tests.harness import Node, config, lines_of, until, values
+from tests.harness import OTELGPU, ROOT, Node, config, lines_of, until, values
 from tests.test_page import OWN
 
 Start = Callable[..., Node]
@@ -291,9 +294,43 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_whoever_reads_no_more_of_the_progress_gets_the_whole_recording(tmp_path: Path) -> None:
+    """`otelgpu record FILE | head -1`: the file is what was asked for."""
+    path = tmp_path / "piped.jsonl"
+    gone, pipe = os.pipe()
+    os.close(gone)
+    words = [*OTELGPU, "record", str(path), *SIMULATED, "--fields", FEW[0], "--sweeps", "3", "--log-level", "error"]
+    with os.fdopen(pipe, "wb") as stdout:
+        done = subprocess.run(
+            [sys.executable, *words], stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(sweeps_of(path)) == 3
+
+
 def test_a_driver_that_never_answered_is_told() -> None:
     """Also what there is none of has to be said."""
     assert told(None) == "the driver did not answer in time"
+
+
+def test_what_names_this_machine_or_a_file_of_it_is_not_told(recorded: Path, tmp_path: Path) -> None:
+    """A folder or a recording is called after a customer as easily as after a driver."""
+    (root := tmp_path / "secret-customer").mkdir()
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    record(asking(*FEW, driver_root=str(root)), str(one), sweeps=1, environ={})
+    renamed = recorded.rename(tmp_path / "secret-machine.jsonl")
+    record(asking(*FEW, source=replaying(renamed)), str(two), sweeps=1, environ={})
+
+    assert "(/driver-root has it in none of " in sweeps_of(one)[0]["down"]
+    assert sweeps_of(two)[0]["facts"]["driver_version"]
+    assert [path.read_text().count("secret") for path in (one, two)] == [0, 0]
+
+
+def test_a_file_without_a_name_is_one_line() -> None:
+    """An empty variable in a script gives it."""
+    with pytest.raises(StartError, match=r'^"": not a file name$'):
+        record(asking(*FEW), "", sweeps=1, environ={})
 
 
 # ---- bad files

@@ -32,6 +32,7 @@ BESIDE = {
 def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run where files may be written."""
     monkeypatch.chdir(tmp_path)
+    Path("x").touch()  # what a setting names that is a file has to be there, which no schema can know
 
 
 def agrees(text: str) -> bool:

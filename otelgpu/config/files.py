@@ -40,7 +40,7 @@ def with_counters(config: Config, given: Iterable[Given], problems: list[Problem
             text = f"{one.origin}: {path} is not there; what comes with otelgpu under that name is shown"
             remarks.append(Remark(text, logging.INFO))
             if word := WORDS[shipped.name]:
-                fields[fields.index(path)] = word
+                fields = [word if field == path else field for field in fields]
                 continue
         parsed = _parsed(one, str(shipped or path), problems, files)
         rows += parsed.rows

@@ -32,7 +32,7 @@ from otelgpu.config.listed import Remark
 from otelgpu.config.sdk import from_sdk
 from otelgpu.config.settings import Config, Otlp
 from otelgpu.config.standard import chosen_exporters, for_logs, from_standard
-from otelgpu.config.theirs import defaults, from_their_flags, from_their_variables
+from otelgpu.config.theirs import EMPTY, defaults, from_their_flags, from_their_variables
 from otelgpu.config.values import Address, SourceChoice, check_header_text
 from otelgpu.config.words import whole
 from otelgpu.errors import ConfigError
@@ -88,7 +88,10 @@ def load(
         remarks=tuple(remarks),
     )
     problems += _contradictions(config, chosen)
-    config = with_counters(config, chosen.get("fields", ()), problems, files)
+    named = next(
+        (layer["fields"] for layer in reversed(layers) if "fields" in layer), ()
+    )  # also a wrong one: all is told at once
+    config = with_counters(config, named, problems, files)
     config = config if again else _with_web(config, chosen.get("server.web_config", ()), problems)
     problems += from_sdk(environ)
     problems += more
@@ -187,6 +190,8 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
     values: list[object] = []
     named: dict[str, object] = {}
     for given in group:
+        if _asks_for_nothing(given):
+            continue
         try:
             value = _entry(given, parse_spec)
         except ValueError as error:
@@ -201,7 +206,12 @@ def _value(group: list[Given], problems: list[Problem], parse_spec: SpecParser |
         return named
     if shape is Shape.LIST:
         return tuple(values)
-    return values[-1] if values else None
+    return values[-1] if values else group[0].setting.default
+
+
+def _asks_for_nothing(given: Given) -> bool:
+    """Whether this is a flag with the default of dcgm-exporter's, an empty text: `--hpc-job-mapping-dir=`."""
+    return given.setting.key in EMPTY and not given.text and given.origin.startswith("-")
 
 
 def _entry(given: Given, parse_spec: SpecParser | None) -> object:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -41,8 +42,10 @@ def parse_pattern(text: str) -> str:
     if len(text) > _LONGEST_PATTERN:
         raise ValueError(f"a pattern has at most {_LONGEST_PATTERN} characters")
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # [[:lower:]] is a class in Go, and something else here
+            re.compile(text)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ValueError(f"expected a regular expression ({error})") from None
     return text
 

@@ -150,6 +150,8 @@ DEFAULTS: Mapping[str, str] = {
     "sampling.interval": "30",
     "mig.parent_values": "repeat",
 }
+# Settings whose flag is there a text that is empty by default.
+EMPTY = frozenset({"kubernetes.resource_names", "kubernetes.pod_label_allow", "jobs.dir"})
 
 
 def defaults() -> Iterator[Given]:

@@ -133,7 +133,7 @@ class _Rendered:
 def misfits(objects: list[Json]) -> Iterator[str]:
     """Say what does not fit together."""
     found = _Rendered(objects)
-    for rule in (_places, _selectors, _monitors, _ports, _accounts, _mounts):
+    for rule in (_places, _selectors, _monitors, _ports, _accounts, _mounts, _rights):
         yield from rule(found)
 
 
@@ -191,3 +191,9 @@ def _mounts(found: _Rendered) -> Iterator[str]:
     names = [one["name"] for one in container["env"]]
     if len(names) != len(set(names)):
         yield "a variable is set twice"
+
+
+def _rights(found: _Rendered) -> Iterator[str]:
+    context = found.pod["containers"][0]["securityContext"]
+    if context.get("privileged") and not context["allowPrivilegeEscalation"]:
+        yield "a container that is privileged cannot be denied more rights"

@@ -6,6 +6,7 @@ Rule 2: no more than the chart needs. Where there is a helm, a test compares bot
 """
 
 import copy
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -247,15 +248,15 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "default": lambda fallback, value: value or fallback,
     "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
     "fail": _fail,
-    "has": lambda item, items: item in items,
     "hasSuffix": lambda end, text: text.endswith(end),
     "join": lambda separator, items: separator.join(items),
     "list": lambda *items: list(items),
-    "mergeOverwrite": _merge,
+    "mergeOverwrite": lambda *maps: functools.reduce(_merge, maps),
     "nindent": lambda width, text: "\n" + _indent(width, text),
     "print": lambda *values: "".join(_printed(value, "print") for value in values),
     "printf": _format,
     "quote": _quote,
+    "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
     "required": _required,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "ternary": lambda yes, no, test: yes if test else no,

@@ -1,7 +1,7 @@
 """The chart rendered with a file of values, as `helm template` does."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,18 @@ def render(values: Json, *, name: str = "gpu", namespace: str = "monitoring") ->
     objects: list[Json] = []
     for path in sorted(files):
         if path.startswith("templates/") and path.endswith(".yaml"):
-            objects += [one for one in yaml.safe_load_all(chart.render(path, root)) if one is not None]
+            objects += [one for one in yaml.load_all(chart.render(path, root), _Strict) if one is not None]
     return objects, chart.render("templates/NOTES.txt", root)
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML in which no key stands twice: of two, Kubernetes takes the last and newer readers none."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        """Raise AssertionError where it does."""
+        read = super().construct_mapping(node, deep)
+        assert len(read) == len(node.value), f"a key stands twice in {[*read]}"
+        return read
 
 
 def values_of(path: Path) -> Json:

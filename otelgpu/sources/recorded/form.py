@@ -156,7 +156,7 @@ class _Form(Struct):
 
 def _said(error: Exception) -> str:
     said = str(error) if isinstance(error, msgspec.MsgspecError) else "not UTF-8"
-    return said[:1].lower() + said[1:]
+    return said if said[:2].isupper() else said[:1].lower() + said[1:]  # JSON stays JSON
 
 
 def _no_field(name: str) -> str:

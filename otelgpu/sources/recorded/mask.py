@@ -1,7 +1,8 @@
 """What names a machine, a person or a program is replaced, the same by the same everywhere in one recording.
 
 Rule 1: replaced are UUIDs, serial numbers, GUIDs, and whatever tells owners apart: processes, users, jobs, pods, units.
-        A host name, an address and a setting never come into a recording: no source is asked for one.
+        A host name, an address and a setting never come into a recording: no source is asked for one, and what its
+        words quote of the settings (where the driver is looked for) is replaced.
 Rule 2: kept is what a defect may depend on: models, versions, MIG profiles, PCI addresses, the driver's own words.
 Rule 3: numbers are given by the order of appearance, so that two recordings cannot be joined by what was masked.
 """
@@ -9,6 +10,7 @@ Rule 3: numbers are given by the order of appearance, so that two recordings can
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace as changed
@@ -31,9 +33,10 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 class Mask:
-    """Replaces names; what was replaced once is replaced alike ever after."""
+    """Replaces names; what was replaced once is replaced alike ever after. *settings*: what they name, and its mask."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._settings = settings
         self._names: dict[str, str] = {}
         self._uuid_of: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -51,6 +54,8 @@ class Mask:
 
     def words(self, text: str) -> str:
         """Replace the names that are known by now in a text of the driver's."""
+        for name, masked in self._settings.items():
+            text = text.replace(name, masked)
         text = self._uuids(text)
         for name, masked in self._names.items():
             if len(name) >= LEAST:
@@ -61,7 +66,8 @@ class Mask:
         """Replace all names in a sweep."""
         slots = tuple(self._slot(slot) for slot in sweep.slots)
         heard = {self.name(uuid, "uuid"): tuple(map(self._answer, told)) for uuid, told in sweep.heard.items()}
-        return changed(sweep, slots=slots, heard=heard, down=self.words(sweep.down))
+        facts = replace(sweep.facts, detail="")  # the name of a file, where a replay is recorded
+        return changed(sweep, facts=facts, slots=slots, heard=heard, down=self.words(sweep.down))
 
     def _slot(self, slot: Slot) -> Slot:
         return Slot(

@@ -26,22 +26,23 @@
 
 {{- /* The version is in no selector: a selector cannot be changed. */}}
 {{- define "otelgpu.selector" -}}
-app.kubernetes.io/name: {{ include "otelgpu.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "otelgpu.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
+{{- /* Of a dict: `root`, and `more` labels of one kind of object. One map, since two of them may have the same key. */}}
 {{- define "otelgpu.metadata" -}}
-namespace: {{ include "otelgpu.namespace" . }}
+namespace: {{ include "otelgpu.namespace" .root | quote }}
 {{ include "otelgpu.labels" . }}
 {{- end }}
 
 {{- define "otelgpu.labels" -}}
 labels:
-  {{- include "otelgpu.selector" . | nindent 2 }}
-  app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-  app.kubernetes.io/managed-by: {{ .Release.Service }}
-  helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-  {{- with .Values.commonLabels }}
+  {{- include "otelgpu.selector" .root | nindent 2 }}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+  {{- with mergeOverwrite (dict) .root.Values.commonLabels .more }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
@@ -56,7 +57,7 @@ labels:
 
 {{- /* Not empty where the API server is asked. */}}
 {{- define "otelgpu.asksApiServer" -}}
-{{- if or .Values.kubernetes.enablePodLabels .Values.kubernetes.enablePodUID .Values.kubernetesDRA.enabled (ne .Values.processes.by "off") -}}
+{{- if and .Values.kubernetes.enabled (or .Values.kubernetes.enablePodLabels .Values.kubernetes.enablePodUID .Values.kubernetesDRA.enabled (ne .Values.processes.by "off")) -}}
 yes
 {{- end }}
 {{- end }}
@@ -72,6 +73,9 @@ yes
 {{- $end := print ":" .Values.service.port }}
 {{- if and .Values.service.address (not (hasSuffix $end .Values.service.address)) }}
 {{- fail (printf "service.address: %s does not end in service.port, %s" .Values.service.address $end) }}
+{{- end }}
+{{- if regexMatch "^(127[.]|localhost:|.::1])" .Values.service.address }}
+{{- fail (printf "service.address: neither the kubelet's probes nor Prometheus reach %s" .Values.service.address) }}
 {{- end }}
 {{- default $end .Values.service.address }}
 {{- end }}
