@@ -19,7 +19,7 @@ from otelgpu.compare import fetch as fetching
 from otelgpu.compare.command import command
 from otelgpu.compare.difference import ASIDE
 from otelgpu.config import Server
-from tests.conftest import RECORDINGS, ROOT, Golden
+from tests.conftest import GOLDEN, RECORDINGS, ROOT, Golden
 from tests.fakenvml import models
 from tests.harness import LIMIT, Node
 from tests.recorded.dcgm_page import recording, scenario
@@ -94,6 +94,13 @@ def test_a_page_of_dcgm_exporter_and_ours_of_the_same_machine(
     golden(f"compare/{name.removesuffix('.prom')}.txt", out)
 
 
+def test_the_page_on_moving_shows_what_is_printed() -> None:
+    """Its example is a comparison that was made."""
+    printed = (GOLDEN / "compare" / "tesla-t4-whole-pod-550.54.14.txt").read_text().splitlines()[2:]
+
+    assert "\n".join(printed) in (ROOT / "docs" / "migrate-from-dcgm-exporter.md").read_text()
+
+
 def test_the_record_holds_everything(run: Run, golden: Golden) -> None:
     """A script that watches a migration reads it."""
     Path("a").write_text(
@@ -125,6 +132,7 @@ def test_the_record_holds_everything(run: Run, golden: Golden) -> None:
         ([line("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.5)], [line("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.59)]),
         ([line("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1.98e9)], [line("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1.97e9)]),
         ([line("my_gauge", 100)], [line("my_gauge", 104)]),
+        (["# TYPE x counter", "x_total 1", "# EOF"], ["# TYPE x_total counter", "x_total 1"]),  # OpenMetrics
         (
             [line("my_gauge", "NaN"), line("my_gauge", "+Inf", gpu=1)],
             [line("my_gauge", "NaN"), line("my_gauge", "+Inf", gpu=1)],
@@ -205,6 +213,7 @@ def test_the_copies_of_a_shared_gpu_find_each_other(run: Run) -> None:
     pods = [line(TEMP, 40, more=f',pod="{pod}"') for pod in ("one", "two", "three")]
 
     assert difference(run, pods, pods[::-1]) == (0, [])
+    assert difference(run, pods, [line(TEMP, 40)], "--ignore-label", "pod") == (0, [])
     assert difference(run, pods, [pods[2], pods[0]]) == (
         1,
         ["Series only in A", f'{{gpu="0",UUID="GPU-0",pod="two"}}: {TEMP}'],

@@ -214,3 +214,19 @@ def test_a_prometheus_finds_and_scrapes_a_fleet(prometheus: Path, tmp_path: Path
     assert set(nodes.values()) == {2}
     assert unknown.value.code == 404
     assert process.returncode == 0
+
+
+def test_the_rules_in_the_page_on_scaling_are_rules(promtool: Path, tmp_path: Path) -> None:
+    """They can be copied, and so can the lines that split a fleet."""
+    text = (ROOT / "docs" / "scaling.md").read_text()
+    split, rules = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    job = {"job_name": "otelgpu", **yaml.safe_load(split)}
+    (tmp_path / "rules.yml").write_text(rules)
+    config = {"rule_files": ["rules.yml"], "scrape_configs": [job]}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [promtool, "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 rules found" in done.stdout

@@ -168,17 +168,14 @@ def went_back(before: Page, after: Page, scope: Scope) -> Iterator[ValueDifferen
 
 
 def _by_name(page: Page, scope: Scope) -> dict[str, list[Sample]]:
-    families: defaultdict[str, list[Sample]] = defaultdict(list)
-    for each in _distinct(page.samples):
+    """Give the series that are compared, each once: the last that stands there counts."""
+    families: defaultdict[str, dict[Key, Sample]] = defaultdict(dict)
+    for each in page.samples:
         if scope.holds(each.name) and not scope.is_own(each.name):
             labels = {name: text for name, text in each.labels.items() if name not in scope.ignore_label}
-            families[each.name].append(each._replace(labels=labels))
-    return families
-
-
-def _distinct(samples: Iterable[Sample]) -> Iterable[Sample]:
-    """Give each series once: the last that stands there counts."""
-    return {(each.name, _key(each)): each for each in samples}.values()
+            sample = each._replace(labels=labels)
+            families[each.name][_key(sample)] = sample
+    return {name: list(series.values()) for name, series in families.items()}
 
 
 def _twice(page: Page, side: str, scope: Scope) -> Iterator[str]:

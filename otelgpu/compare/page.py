@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otelgpu.config.words import shown
 
-_HISTOGRAM = ("_bucket", "_sum", "_count")
+# What a family's samples may add to its name: those of histograms, and in OpenMetrics those of counters.
+_ENDINGS = ("_bucket", "_sum", "_count", "_total")
 
 
 class Sample(NamedTuple):
@@ -36,7 +37,7 @@ class Page:
         """Give the type of what the sample *name* belongs to; `untyped` where the page does not say."""
         if name in self.types:
             return self.types[name]
-        family = next((name.removesuffix(end) for end in _HISTOGRAM if name.endswith(end)), "")
+        family = next((name.removesuffix(end) for end in _ENDINGS if name.endswith(end)), "")
         return self.types.get(family, "untyped")
 
 
