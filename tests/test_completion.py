@@ -14,7 +14,7 @@ from otelgpu.fields import GROUPS
 from tests.conftest import ROOT
 from tests.harness import LIMIT
 
-COMMANDS = {"serve", "once", "devices", "doctor", "fields", "check", "compare", "completion"}
+COMMANDS = {"serve", "once", "devices", "doctor", "fields", "check", "compare", "completion", "record"}
 # What is typed, the last word begun, and what is offered for it.
 TYPED: dict[tuple[str, ...], set[str]] = {
     ("on",): {"once"},

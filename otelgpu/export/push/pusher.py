@@ -31,7 +31,6 @@ class Sent:
 
     batches: int = 0
     failed: int = 0  # attempts
-    refused_points: int = 0
     rejected_points: int = 0
     payload: int = 0  # bytes of delivered batches, compressed
     points: int = 0  # of delivered batches, without those that were rejected
@@ -149,7 +148,6 @@ class Pusher:
                 self._buffer.done(batch, dropped="refused")
                 self._attempts = 0
                 self.sent.failed += 1
-                self.sent.refused_points += batch.points
                 self._tell("refused", f"%s refuses batches of {self._what}, which are dropped: %s", reason)
             case Failed(reason, after):
                 self._buffer.failed(batch)
