@@ -3,7 +3,6 @@
 Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
 """
 
-import hashlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,8 @@ Files: TypeAlias = dict[str, str]  # by path: what tells its content from anothe
 
 def digest(content: bytes) -> str:
     """Return the first 16 digits that `sha256sum` shows of a file."""
+    import hashlib  # here, because OpenSSL costs 4 MB
+
     return hashlib.sha256(content).hexdigest()[:16]
 
 

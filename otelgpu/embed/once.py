@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from otelgpu.config.given import digest
+
 logger = logging.getLogger(__name__)
 
 SHARED = Path("/tmp")  # noqa: S108 - one place for all processes of the user is the point; whose it is gets checked
@@ -27,7 +29,8 @@ class HostLock:
     """
 
     def __init__(self, scope: str, environ: Mapping[str, str]) -> None:
-        self._name = f"reporter-{_digest(scope) if scope else 'all'}.lock"
+        whose = digest(scope.encode(errors="surrogateescape")) if scope else "all"
+        self._name = f"reporter-{whose}.lock"
         self._folders = tuple(_folders(environ))
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None  # device and inode of the file
@@ -94,12 +97,6 @@ class HostLock:
 def _identity(file: int) -> tuple[int, int]:
     status = os.fstat(file)
     return status.st_dev, status.st_ino
-
-
-def _digest(text: str) -> str:
-    import hashlib  # here, because OpenSSL costs 4 MB
-
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
