@@ -12,7 +12,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -41,28 +41,18 @@ NEEDS_RESTART = (
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
-    """Something else that is read again: `act`, which raises OtelgpuError where it keeps what it had.
-
-    `files` says what it is read from; a change there, as SIGHUP, causes a reload.
-    """
-
-    files: Callable[[], Iterable[str]]
-    act: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Rereading:
     """How the settings are read again. `read` raises ConfigError and fills `files`, also then.
 
-    `settled` is called when settings are good, and about to be in force; `hooks` come before the settings. Each of
-    `causes` is told how a reload is caused, once there may be one. `beside` names what was read that is no file.
+    `settled` is called when settings are good, and about to be in force. `hooks` read something else again, before the
+    settings, and raise OtelgpuError where they keep what they had. Each of `causes` is told how a reload is caused,
+    once there may be one. `beside` names what was read that is no file.
     """
 
     read: Callable[[], Config]
     files: Files
     settled: Callable[[Config], None] = lambda _: None
-    hooks: list[Hook] = field(default_factory=list)
+    hooks: list[Callable[[], None]] = field(default_factory=list)
     causes: Sequence[Callable[[Callable[[], None]], None]] = ()
     beside: Callable[[], Files] = dict
 
@@ -70,11 +60,9 @@ class Rereading:
         """Name all that the settings were last read from, and what tells its content from another."""
         return {**self.files, **self.beside()}
 
-    def watched(self) -> Iterator[str]:
+    def watched(self) -> Iterable[str]:
         """Name every file whose change causes a reload."""
-        yield from tuple(self.files)
-        for hook in self.hooks:
-            yield from hook.files()
+        return tuple(self.files)
 
 
 @dataclass(slots=True)
@@ -160,7 +148,7 @@ class Reload(Generic[R, S]):
         while self._is_turn():
             if self._told is not None:
                 self._told.reloading()
-            beside = [problem for hook in self._rereading.hooks for problem in _problems_of(hook.act)]
+            beside = [problem for hook in self._rereading.hooks for problem in _problems_of(hook)]
             problems = _problems_of(self._again)
             if self._is_stopped:
                 return  # who it was done for has gone, and what came of it with him
@@ -179,7 +167,7 @@ class Reload(Generic[R, S]):
 
     def watched(self, interval: float | None) -> Callable[[], None]:
         """Begin to look whether what is read has changed, each *interval* seconds; give what SIGHUP is to cause."""
-        if interval is None or not any(self._rereading.watched()):
+        if interval is None or not self._rereading.files:
             return self.reload
         from otelgpu.watch import Watch  # here: without a file there is nothing to watch
 

@@ -9,12 +9,13 @@ import os
 import signal
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
 from otelgpu.pipeline import PAGE_THREADS, Pipeline
-from otelgpu.reload import Hook, LastReload, Reload, Rereading
+from otelgpu.reload import LastReload, Reload, Rereading
 from otelgpu.server.listen import sockets_of
 from otelgpu.server.running import Life, Signals, manager_of, serve_until
 from otelgpu.server.threads import check_room, ready, share_heap
@@ -47,7 +48,7 @@ def serve(
         check_room()
         pipeline = Pipeline(config, environ, reloads=last)
         if pipeline.guard is not None:
-            rereading.hooks.append(_rereading(pipeline.guard))
+            rereading.hooks.append(partial(_read_again, pipeline.guard))
         sockets = sockets_of(config, environ)
         manager = manager_of(environ)
         reload = Reload(
@@ -78,11 +79,7 @@ def serve(
     return 0
 
 
-def _rereading(guard: "Guard") -> Hook:
+def _read_again(guard: "Guard") -> None:
     """Have the web configuration file read again with the settings; a change of its own it sees itself."""
-
-    def again() -> None:
-        if guard.reload():  # which has logged what is wrong
-            raise OtelgpuError("the web configuration file is wrong; the last good one stays in force")
-
-    return Hook(files=tuple, act=again)
+    if guard.reload():  # which has logged what is wrong
+        raise OtelgpuError("the web configuration file is wrong; the last good one stays in force")

@@ -20,7 +20,7 @@ from otelgpu.config.given import Files
 from otelgpu.errors import ConfigError, StartError
 from otelgpu.export.page import Format
 from otelgpu.pipeline import Pipeline
-from otelgpu.reload import NEEDS_RESTART, Hook, LastReload, Reload, Rereading
+from otelgpu.reload import NEEDS_RESTART, LastReload, Reload, Rereading
 from tests.fakenvml import Fake, Process, Scenario, models
 from tests.fakeproc import FakeProc, pod_path
 from tests.faults.rig import check_truth, distinct, up
@@ -51,7 +51,7 @@ class Rig:
     text: str
     files: Files = field(default_factory=dict)
     last: LastReload = field(default_factory=LastReload)
-    hooks: list[Hook] = field(default_factory=list)
+    hooks: list[Callable[[], None]] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)  # of the next reloads
 
     def __post_init__(self) -> None:
@@ -384,7 +384,7 @@ def test_what_is_read_beside_the_settings_and_is_wrong_keeps_them_from_nothing(
         raise StartError("web.yml:3: no")
 
     caplog.set_level("INFO", "otelgpu.reload")
-    rig.hooks.append(Hook(lambda: ("web.yml",), act))
+    rig.hooks.append(act)
     page = rig.reload(f"{FEW}labels: {{rack: a}}\n")
 
     assert {line.labels.get("rack") for line in lines_of(page) if line.name == POWER} == {"a"}
@@ -400,7 +400,7 @@ def test_one_that_the_end_overtakes_is_not_told_of(start: Start, caplog: pytest.
     """It has changed nothing."""
     rig = start(PAIR)
     caplog.set_level("INFO", "otelgpu.reload")
-    rig.hooks.append(Hook(tuple, rig.stop))
+    rig.hooks.append(rig.stop)
     rig.reloading.reload()
 
     assert "reloaded" not in caplog.messages
