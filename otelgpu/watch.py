@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 QUIET = 0.2  # seconds
 
-Seen: TypeAlias = Mapping[str, tuple[object, ...]]
+Signature: TypeAlias = tuple[object, ...]
+Seen: TypeAlias = Mapping[str, Signature]
 
 
 class Watch:
@@ -46,7 +47,7 @@ class Watch:
         self._seen = {path: before.get(path, seen) for path, seen in self._look().items()}
 
     def _look(self) -> Seen:
-        return {path: _signature(path) for path in self._files()}
+        return {path: signature(path) for path in self._files()}
 
     def _run(self) -> None:
         while not self._ended.wait(self._interval):
@@ -65,7 +66,8 @@ class Watch:
                 return
 
 
-def _signature(path: str) -> tuple[object, ...]:
+def signature(path: str) -> Signature:
+    """Give what tells one state of a file from another."""
     try:
         real = os.path.realpath(path)
         found = Path(real).stat()

@@ -10,7 +10,6 @@ Rule 4: imported only where there is such a file.
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -34,6 +33,7 @@ from otelgpu.server.accepting import Stream
 from otelgpu.server.passwords import Passwords, TooManyError, credentials
 from otelgpu.server.plain import Refusal
 from otelgpu.server.secure import SecureStream, canonical
+from otelgpu.watch import Signature, signature
 from otelgpu.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Guard:
             before = _state(self._known)
             web, problems = self._read()
             files = (*web.files, *self._web.files) if problems else web.files
-            self._known = {path: before[path] if path in before else _state_of(path) for path in files}
+            self._known = {path: before[path] if path in before else signature(path) for path in files}
             if problems:
                 more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
                 complaint = f"{problems[0]}{more}"
@@ -194,14 +194,5 @@ class _Bucket:
         return True
 
 
-def _state(files: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Give what tells one state of a file from another; empty where there is none. A link leads to its file."""
-    return {path: _state_of(path) for path in files}
-
-
-def _state_of(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - nothing else is done with the path
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+def _state(files: Iterable[str]) -> dict[str, Signature]:
+    return {path: signature(path) for path in files}
