@@ -28,13 +28,15 @@ class Look:
     page: bytes
 
 
+def unsent(config: Config) -> Config:
+    """Leave out what pushes and what guards the page: nobody but who looks gets anything to see."""
+    quiet = {"otlp": Otlp(), "logs": None, "exporters": (), "log_exporters": (), "disabled": False, "description": ""}
+    return replace(config, server=replace(config.server, web_config=""), **quiet)
+
+
 def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
     """Look at the GPUs once and let go of the driver. Rates and windows need two sweeps, which this makes."""
-    # A look shows the page, whatever is pushed, and nobody but who looks reads it.
-    server = replace(config.server, web_config="")
-    here = replace(config, otlp=Otlp(), logs=None, exporters=(), log_exporters=(), disabled=False, description="")
-    here = replace(here, server=server)
-    pipeline = Pipeline(here, os.environ if environ is None else environ)
+    pipeline = Pipeline(unsent(config), os.environ if environ is None else environ)
     pipeline.start()
     try:
         pipeline.attribution.looked(config.sampling.deadline)

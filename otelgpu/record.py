@@ -12,11 +12,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from otelgpu import __version__
-from otelgpu.config import Config, Otlp
+from otelgpu.config import Config
 from otelgpu.config.owning import Kubernetes
 from otelgpu.config.words import whole
 from otelgpu.errors import StartError
-from otelgpu.glance import WINDOW
+from otelgpu.glance import WINDOW, unsent
 from otelgpu.model import Snapshot
 from otelgpu.pipeline import Pipeline
 from otelgpu.server.running import STOP
@@ -92,5 +92,4 @@ def _settings(config: Config) -> Config:
     """Ask at our own pace, nobody but the driver (and /proc, where processes are wanted), and send nothing anywhere."""
     fields = config.fields if "fields" in config.origins else ("all",)
     sampling = replace(config.sampling, interval=None)
-    quiet = {"otlp": Otlp(), "logs": None, "exporters": (), "log_exporters": (), "disabled": False, "description": ""}
-    return replace(config, fields=fields, sampling=sampling, kubernetes=Kubernetes(), **quiet)
+    return replace(unsent(config), fields=fields, sampling=sampling, kubernetes=Kubernetes())
