@@ -78,7 +78,8 @@ class LastReload:
         self.is_good, self.good_unix, self.files = True, time.time(), dict(files)
 
 
-if TYPE_CHECKING:  # a Protocol weighs ten kilobytes, and these are of use to the type checker alone
+if TYPE_CHECKING:  # a Protocol weighs ten kilobytes, and this is of use to the type checker alone
+    from otelgpu.server.notify import Notify
 
     class Running(Protocol):
         """What is built of the settings: the pipeline."""
@@ -96,22 +97,16 @@ if TYPE_CHECKING:  # a Protocol weighs ten kilobytes, and these are of use to th
         def stop(self, timeout: float) -> bool:
             """End everything."""
 
-    class Told(Protocol):
-        """Whoever hears that a reload begins and ends: the service manager."""
-
-        def reloading(self) -> None:
-            """It begins."""
-
-        def ready(self, status: str = "") -> None:
-            """It is over, whatever became of it."""
-
 
 R = TypeVar("R", bound="Running")
 S = TypeVar("S")
 
 
 class Reload(Generic[R, S]):
-    """Holds what runs, and its site. *build* makes another one of settings, and *swap* a site of it."""
+    """Holds what runs, and its site. *build* makes another one of settings, and *swap* a site of it.
+
+    The *manager* hears of the begin and the end of each reload.
+    """
 
     def __init__(
         self,
@@ -122,7 +117,7 @@ class Reload(Generic[R, S]):
         build: Callable[[Config, R], R],
         swap: Callable[[R, S], S],
         last: LastReload,
-        told: "Told | None" = None,
+        manager: "Notify | None" = None,
     ) -> None:
         self._running = running
         self._site = site
@@ -130,7 +125,7 @@ class Reload(Generic[R, S]):
         self._build = build
         self._swap = swap
         self._last = last
-        self._told = told
+        self._manager = manager
         self._lock = threading.Lock()
         self._is_asked = self._is_busy = self._is_stopped = False
 
@@ -146,8 +141,8 @@ class Reload(Generic[R, S]):
                 return
             self._is_busy = True
         while self._is_turn():
-            if self._told is not None:
-                self._told.reloading()
+            if self._manager is not None:
+                self._manager.reloading()
             beside = [problem for hook in self._rereading.hooks for problem in _problems_of(hook)]
             problems = _problems_of(self._again)
             if self._is_stopped:
@@ -162,8 +157,8 @@ class Reload(Generic[R, S]):
                 self._last.succeeded(self._rereading.read_from())
                 logger.info("reloaded")
             gc.collect()  # what was swapped out holds itself, and weighs some megabytes
-            if self._told is not None:
-                self._told.ready(*beside[:1])
+            if self._manager is not None:
+                self._manager.ready(*beside[:1])
 
     def watched(self, interval: float | None) -> Callable[[], None]:
         """Begin to look whether what is read has changed, each *interval* seconds; give what SIGHUP is to cause."""

@@ -58,7 +58,7 @@ def serve(
             build=lambda other, before: Pipeline(other, environ, before=before, reloads=last),
             swap=lambda other, before: replace(other.site(executor), load=before.load),
             last=last,
-            told=manager,
+            manager=manager,
         )
 
         def begin() -> None:

@@ -145,9 +145,7 @@ def test_there_is_no_sign_of_life_while_healthz_is_bad() -> None:
     beats = threading.Semaphore(0)
     asked = threading.Semaphore(0)
 
-    class Manager:
-        pulse = 0.01
-
+    class Manager(Notify):
         def ready(self, status: str = "") -> None: ...
 
         def alive(self) -> None:
@@ -164,7 +162,9 @@ def test_there_is_no_sign_of_life_while_healthz_is_bad() -> None:
         pages = Pages(NoPage(), refresh=lambda _: None, is_fresh=lambda _: True, executor=executor)
         site = Site(pages, 1, "", is_ready=lambda: None, is_alive=is_alive, answered=lambda *_: None)
         life = Life(lambda: None, lambda _: True)
-        beside = Beside(site, bound_all([(Address("127.0.0.1"), "")]), life, manager=Manager())
+        beside = Beside(
+            site, bound_all([(Address("127.0.0.1"), "")]), life, manager=Manager({"WATCHDOG_USEC": "20000"})
+        )
         beside.start()
         assert beats.acquire(timeout=LIMIT)
         problem.append("the sampler's thread has ended")

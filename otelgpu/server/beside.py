@@ -18,7 +18,7 @@ from otelgpu.server.application import Site
 from otelgpu.server.running import STOP, Life, serve_until
 
 if TYPE_CHECKING:
-    from otelgpu.server.running import Manager
+    from otelgpu.server.notify import Notify
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Beside:
     """Serves *site* on bound *sockets* from `start` to `stop`."""
 
     def __init__(
-        self, site: Site, sockets: Sequence[socket.socket], life: Life, *, manager: "Manager | None" = None
+        self, site: Site, sockets: Sequence[socket.socket], life: Life, *, manager: "Notify | None" = None
     ) -> None:
         self._sockets = sockets
         self._owner = os.getpid()

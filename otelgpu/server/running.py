@@ -106,25 +106,6 @@ class Signals:
             self._wake()
 
 
-if TYPE_CHECKING:  # a Protocol weighs ten kilobytes
-
-    class Manager(Protocol):
-        """A service manager that wants to be told how things stand (systemd; see notify.py)."""
-
-        @property
-        def pulse(self) -> float | None:
-            """Seconds between two signs of life, if it wants any."""
-
-        def ready(self, status: str = "") -> None:
-            """There is a page to be had."""
-
-        def alive(self) -> None:
-            """The loop goes round."""
-
-        def stopping(self) -> None:
-            """The end has begun."""
-
-
 def manager_of(environ: Mapping[str, str]) -> "Notify | None":
     """Give the service manager that started this process and wants to be told; None where there is none."""
     if not environ.get("NOTIFY_SOCKET"):
@@ -141,7 +122,7 @@ def serve_until(
     life: Life,
     *,
     announce: Callable[[str], None],
-    manager: "Manager | None" = None,
+    manager: "Notify | None" = None,
 ) -> bool:
     """Serve what *site* gives until the *ending*; say whether *life* ended within the time it has.
 
@@ -209,7 +190,7 @@ async def _serve(
     sockets: Sequence[socket.socket],
     life: Life,
     announce: Callable[[str], None],
-    manager: "Manager | None",
+    manager: "Notify | None",
 ) -> bool:
     ended = asyncio.ensure_future(ending.wait())
     aside = partial(asyncio.get_running_loop().run_in_executor, ready(ASIDE, "otelgpu-life"))
@@ -246,7 +227,7 @@ async def _serve(
     return await _end(server, site(), sockets, lambda seconds: aside(life.stop, seconds))
 
 
-def _beat(manager: "Manager", site: Callable[[], Site]) -> None:
+def _beat(manager: "Notify", site: Callable[[], Site]) -> None:
     """Give signs of life as long as the loop goes round and /healthz would be good; a restart would help then."""
     if manager.pulse is None:
         return
