@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -48,13 +48,13 @@ _UNKNOWN = Refusal(HTTPStatus.UNAUTHORIZED, "unauthorized", {"WWW-Authenticate":
 class Guard:
     """Holds the web configuration of *path* in force. *origin* says where it is named. Raise ConfigError."""
 
-    def __init__(self, path: str, *, origin: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: str, *, origin: str) -> None:
         self._path = path
         self._asked_by = f"{origin}: {whole(path)}"
         self._lock = threading.Lock()
         self._files = Worker("otelgpu-web")
         self._passwords = Passwords()
-        self._bucket = _Bucket(clock)
+        self._bucket = _Bucket()
         self._refused: Counter[str] = Counter()
         self._complaint = ""
         self._known = _state((path,))
@@ -178,14 +178,13 @@ class Guard:
 class _Bucket:
     """Tokens that requests take: one more comes each interval, and a burst of them is there at most."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._taken = 0.0
-        self._at = clock()
+        self._at = time.monotonic()
 
     def take(self, interval: float, burst: int) -> bool:
         """Take a token; False when there is none."""
-        now = self._clock()
+        now = time.monotonic()
         self._taken = max(self._taken - (now - self._at) / interval, 0.0)
         self._at = now
         if self._taken > burst - 1:

@@ -7,7 +7,7 @@ Rule 3: what a slow GPU had answered in time goes over what it answered later, a
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,9 +35,8 @@ class _Kept:
 class Tap:
     """Stands between a sampler and *source*, see the protocol. `taken` gives the sweep that was finished last."""
 
-    def __init__(self, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._clock = clock
         self._lock = threading.Lock()
         self._first: float | None = None
         self._sweep: _Kept | None = None
@@ -48,7 +47,7 @@ class Tap:
         """Give what came back since the last `count`. *reason*: why the source is down, where it did not say so."""
         facts = self._source.facts()
         with self._lock:
-            kept, self._sweep = self._sweep or _Kept(self._clock()), None
+            kept, self._sweep = self._sweep or _Kept(time.monotonic()), None
             if self._first is None:
                 self._first = kept.began
             count = max([kept.count, *(number + 1 for number in kept.slots)])
@@ -62,7 +61,7 @@ class Tap:
 
     def count(self) -> int:
         """Begin a sweep; see the protocol."""
-        kept = _Kept(self._clock())
+        kept = _Kept(time.monotonic())
         with self._lock:
             self._sweep = kept
         try:
