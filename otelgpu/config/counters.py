@@ -11,9 +11,8 @@ Rule 4: a file that has rows with problems still gives its other rows; who reads
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
-from otelgpu.config.given import Problem
+from otelgpu.config.given import Problem, content_of
 from otelgpu.config.listed import LABEL, Counter, Remark
 from otelgpu.config.values import near_field
 from otelgpu.config.words import UnknownWordError, meant, one_of, plain, shown
@@ -38,15 +37,7 @@ class Parsed:
 
 def read(path: str) -> bytes:
     """Read a file. Raise ValueError with what is wrong with it as a whole."""
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise ValueError((error.strerror or str(error)).lower()) from None
-    except ValueError:  # a NUL or a lone surrogate in the path
-        raise ValueError("not a file name") from None
-    if len(content) > LARGEST:
-        raise ValueError(f"larger than {LARGEST >> 20} MiB, so not a list of fields")
+    content = content_of(path, largest=LARGEST, kind="a list of fields")
     if content.startswith(_UTF16):
         raise ValueError("the file is UTF-16; expected UTF-8")
     if b"\0" in content:

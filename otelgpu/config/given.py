@@ -1,6 +1,7 @@
 """What the user gave: one text for one setting, and the place it stands at.
 
 Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
+Rule 2: a file is read in whole, and never more of it than a file of its kind may have.
 """
 
 import re
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
@@ -23,6 +25,20 @@ _SERVICE_LINK = re.compile(
 
 
 Files: TypeAlias = dict[str, str]  # by path: what tells its content from another (see `digest`); "" where it has none
+
+
+def content_of(path: str, *, largest: int, kind: str) -> bytes:
+    """Read a whole file, which has *largest* bytes at most. Raise ValueError with why it is no *kind* ("a list")."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(largest + 1)
+    except OSError as error:
+        raise ValueError((error.strerror or str(error)).lower()) from None
+    except ValueError:  # a NUL or a lone surrogate in the path
+        raise ValueError("not a file name") from None
+    if len(content) > largest:
+        raise ValueError(f"larger than {largest >> 20} MiB, so not {kind}")
+    return content
 
 
 def digest(content: bytes) -> str:

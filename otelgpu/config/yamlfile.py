@@ -8,11 +8,10 @@ Rule 3: imported only when there is a file (yaml costs 20 ms).
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import yaml
 
-from otelgpu.config.given import HEADERS, Files, Given, Problem, digest
+from otelgpu.config.given import HEADERS, Files, Given, Problem, content_of, digest
 from otelgpu.config.keys import SECTIONS, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, meant, plain, shown, whole
 
@@ -52,18 +51,13 @@ def root_of(path: str, *, asked_by: str, files: Files | None = None) -> yaml.Nod
 
 def _text(path: str, asked_by: str, files: Files) -> str:
     name = whole(path)
+    if not path:
+        raise UnusableError(f"{asked_by}: expected a file name")
     try:
-        if not path:
-            raise UnusableError(f"{asked_by}: expected a file name")
-        with Path(path).open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        files[path] = digest(content)
-    except OSError as error:
-        raise UnusableError(f"{asked_by}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError:  # a NUL or a lone surrogate in the path
-        raise UnusableError(f"{asked_by}: not a file name") from None
-    if len(content) > _LARGEST:
-        raise UnusableError(f"{asked_by}: larger than {_LARGEST >> 20} MiB, so not a settings file")
+        content = content_of(path, largest=_LARGEST, kind="a settings file")
+    except ValueError as error:
+        raise UnusableError(f"{asked_by}: {error}") from None
+    files[path] = digest(content)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -8,11 +8,11 @@ Rule 3: every problem of a file is told with its line, as far as MOST_PROBLEMS; 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from otelgpu.config.given import content_of
 from otelgpu.config.words import shown, whole
 from otelgpu.fields import Field, find
 from otelgpu.fields.names import suggest
@@ -104,14 +104,9 @@ def load(path: str) -> Recording:
     """Read a recording. Raise RecordingError."""
     name = whole(path)
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise RecordingError([f"{name}: {(error.strerror or str(error)).lower()}"]) from None
-    except ValueError:  # a NUL or a lone surrogate in the path
-        raise RecordingError([f"{name}: not a file name"]) from None
-    if len(content) > LARGEST:
-        raise RecordingError([f"{name}: larger than {LARGEST >> 20} MiB, so not a recording"])
+        content = content_of(path, largest=LARGEST, kind="a recording")
+    except ValueError as error:
+        raise RecordingError([f"{name}: {error}"]) from None
     lines = [(at, text) for at, text in enumerate(content.split(b"\n"), 1) if text.strip()]
     if not lines:
         raise RecordingError([f"{name}: {NO_RECORDING}"])
