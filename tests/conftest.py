@@ -5,6 +5,7 @@ Rule 2: a test whose material is missing is skipped and says what is missing; it
 """
 
 import difflib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import TypeAlias
 import pytest
 from hypothesis import settings
 
+from otelgpu.log import SparingHandler
 from otelgpu.sources import Source
 from tests.fakenvml import Fake, Scenario, preload
 from tests.harness import Node, config
@@ -34,6 +36,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.golden)
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """Undo what a command that ran in this process did to the log: the next test would miss messages."""
+    root, ours = logging.getLogger(), logging.getLogger("otelgpu")
+    levels = root.level, ours.level
+    yield
+    for handler in tuple(root.handlers):
+        if isinstance(handler, SparingHandler):
+            root.removeHandler(handler)
+            handler.close()
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.captureWarnings(capture=False)
 
 
 @pytest.fixture(scope="session")

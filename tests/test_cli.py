@@ -32,20 +32,12 @@ LIMIT = 60.0
 
 
 @pytest.fixture(autouse=True)
-def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Run each command without settings from outside, and leave logging as it was."""
+def calm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run each command without settings from outside."""
     for name in [name for name in os.environ if name.startswith("OTELGPU_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
-    root, ours = logging.getLogger(), logging.getLogger("otelgpu")
-    before = (root.handlers[:], root.level, ours.level)
-    yield
-    for handler in root.handlers:
-        if handler not in before[0]:
-            handler.close()
-    root.handlers[:], root.level, ours.level = before
-    logging.captureWarnings(capture=False)
 
 
 def complaints(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
