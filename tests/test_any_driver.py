@@ -187,6 +187,7 @@ def test_any_driver_gets_a_true_page(life: tuple[Scenario, ...], naming: tuple[s
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a scenario that holds; nobody prints it
 @settings(max_examples=500, database=None, suppress_health_check=[*HealthCheck], print_blob=True)
 @given(life=lives(), naming=NAMINGS)
 def test_many_more_drivers_get_a_true_page(life: tuple[Scenario, ...], naming: tuple[str, str], node: Start) -> None:
