@@ -97,6 +97,8 @@ WORD32 = state(2**32 - 2)
 # A checksum may be any word.
 CHECKSUM32 = state(2**32 - 1)
 MASK = state(INT64_HIGHEST)
+# A bit for each reason, of which nvml.h has eleven: of 64 bits, but all ones in 32 of them is no answer.
+REASONS = state()
 # A set of 64 CPUs or NUMA nodes is a full word: its top bit makes the int64 negative, so every value can be true.
 MASK64 = state(2**63 - 1, -(2**63))
 ERRORS = count("{error}")
