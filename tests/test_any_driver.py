@@ -31,7 +31,8 @@ Start = Callable[..., Node]
 CODES = (1, 3, 4, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 23, 25, 26, 27, 28, 999, 4242)
 WHOLE = (0, 1, 2, 7, 99, 101, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -1)
 REAL = (0.0, -0.0, 0.5, 1.0, 100.0, 100.5, -1.0, 1e300, -1e300, math.inf, -math.inf, math.nan)
-SENTINELS = frozenset({2**32 - 1, 2**64 - 1})  # NVML_VALUE_NOT_AVAILABLE, of 32 and 64 bits
+ONES32 = 2**32 - 1
+SENTINELS = frozenset({ONES32, 2**64 - 1})  # NVML_VALUE_NOT_AVAILABLE, of 32 and 64 bits
 BITS = {"DCGM_FI_DEV_INFOROM_CONFIG_CHECK"}  # where all of them may be set
 BYTES = "By"  # of which there may be one less than 4 GiB
 TEXTS = ("", " ", '"', "\\", "a\nb", "{}=,", "\x00", "\x07", "é", b"\xff\xfe", "N/A", "x" * 63)
@@ -148,7 +149,8 @@ def check_snapshot(snapshot: Snapshot, wanted: frozenset[int]) -> None:
         field = CATALOGUE[id_]
         for key, number in numbers.items():
             assert field.lowest <= number <= field.highest, (field.name, number)
-            assert number not in SENTINELS or field.unit == BYTES or field.name in BITS, field.name
+            is_wide = number == ONES32 and (field.is_total or field.unit == BYTES)  # of 64 bits: it may be true
+            assert number not in SENTINELS or is_wide or field.name in BITS, field.name
             told.add((id_, snapshot.series[key].device.gpu_uuid))
     gpus = {uuid: device.gpu_uuid for uuid, device in snapshot.devices().items()}
     for uuid, rows in snapshot.labels.items():
