@@ -24,6 +24,7 @@ from tests.fakenvml.build import functions
 from tests.fakenvml.everything import everything
 from tests.fakenvml.scenario import FieldAnswer, Instance
 from tests.harness import Node, lines_of
+from tests.test_catalogue import ANY_WORD, WIDE
 
 Start = Callable[..., Node]
 
@@ -33,7 +34,6 @@ WHOLE = (0, 1, 2, 7, 99, 101, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53
 REAL = (0.0, -0.0, 0.5, 1.0, 100.0, 100.5, -1.0, 1e300, -1e300, math.inf, -math.inf, math.nan)
 ONES32 = 2**32 - 1
 SENTINELS = frozenset({ONES32, 2**64 - 1})  # NVML_VALUE_NOT_AVAILABLE, of 32 and 64 bits
-BITS = {"DCGM_FI_DEV_INFOROM_CONFIG_CHECK"}  # where all of them may be set
 BYTES = "By"  # of which there may be one less than 4 GiB
 TEXTS = ("", " ", '"', "\\", "a\nb", "{}=,", "\x00", "\x07", "é", b"\xff\xfe", "N/A", "x" * 63)
 DRIVERS = (None, "", "390.157", "470.256.02", "535.183.01", "550.54.15", "570.124.06", "580.105.08", "999", "ä.b")
