@@ -62,6 +62,13 @@ def changes() -> Changes:
     return Changes()
 
 
+def named(api: ApiServer) -> Config:
+    """Settings with `-m gpu:fields`."""
+    flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
+    flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
+    return load(environ={}, flags=flags)
+
+
 @pytest.fixture
 def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
     """Settings with `-m gpu:fields`, followed for as long as the test runs."""
@@ -72,9 +79,7 @@ def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) ->
     with ExitStack() as stack:
 
         def start(**changed: object) -> Config:
-            flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
-            flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
-            config = replace(load(environ={}, flags=flags), **changed)
+            config = replace(named(api), **changed)
             followed_fields = stack.enter_context(followed(config, api.environ))
             assert followed_fields is not None
 
@@ -226,9 +231,7 @@ def test_what_changes_before_anybody_is_told_is_not_missed(api: ApiServer, monke
     told = queue.Queue[str]()
     api.put(fields(HOT), path="configmaps")
     api.start()
-    flags = [Flag("-m", "kubernetes.configmap", "gpu:fields")]
-    flags += [Flag("--kubernetes-service-account", "kubernetes.service_account", str(api.folder))]
-    config = load(environ={}, flags=flags)
+    config = named(api)
     with followed(config, api.environ) as found:
         assert found is not None
         assert [row.name for row in found.applied(config).counters] == [TEMP]

@@ -182,6 +182,13 @@ def test_every_flag_and_variable_of_theirs_is_known() -> None:
         assert all(flag in FLAG_OF for flag in flags), flags
 
 
+def test_no_spelling_has_two_meanings() -> None:
+    """What a setting takes over has no answer of its own any more: the flag would be there twice."""
+    of_settings = {spelling for setting in SETTINGS.values() for spelling in (*setting.flags, setting.theirs)}
+
+    assert not of_settings & {spelling for row in ROWS for spelling in (*row.flags, row.variable)} - {""}
+
+
 TAKEN: dict[str, tuple[Sequence[str], str, object]] = {
     "file": (["--collectors=/dev/null"], "fields", ("/dev/null",)),
     "milliseconds": (["-c=5000"], "sampling.interval", 5.0),

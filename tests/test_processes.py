@@ -101,6 +101,13 @@ def owned(page: str) -> str:
 # ---- off
 
 
+def set_wall(monkeypatch: pytest.MonkeyPatch, kind: type[Uses | Sampler], wall: Callable[[], float]) -> None:
+    """Give whatever of this kind is made from now on another wall clock."""
+    defaults = kind.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "wall", wall)
+
+
 def test_when_off_the_driver_is_not_asked_about_processes(node: Start, fake: Fake) -> None:
     """It is off unless asked for: not one call, not one series, not one instrument."""
     scenario = using({11: 1}, sample(11, 40))
@@ -179,9 +186,7 @@ def test_a_sample_from_before_the_clock_was_set_back_says_nothing(
     """The driver keeps old samples; by their time stamps they would be the newest until the clock has caught up."""
     now = time.time()
     times = [now]
-    defaults = Uses.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    set_wall(monkeypatch, Uses, lambda: times[-1])
     proc.run(11, pod_path(1))
     old, new = sample(11, 77, at=int(now * 1_000_000)), sample(11, 5, at=int((now - 1800) * 1_000_000))
     started = start(using({11: 1}, old))
@@ -476,9 +481,7 @@ def test_what_a_process_did_is_not_given_to_the_next_one_with_its_id(
 ) -> None:
     """A sample that is older than the process is of the one that had the id before, whom nobody can tell any more."""
     now = time.time()
-    defaults = Uses.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "wall", lambda: now)
+    set_wall(monkeypatch, Uses, lambda: now)
     done = sample(11, 40, at=int((now - 1) * 1_000_000))
     proc.run(11, pod_path(1))
     started = start(using({11: 1}, done))
@@ -966,9 +969,7 @@ def test_after_the_clock_was_set_back_no_total_begins_later_than_it_ends(
     """Whoever takes them would refuse such points until the clock has caught up; the numbers themselves go on."""
     now = time.time()
     times = [now]
-    defaults = Sampler.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "wall", lambda: times[-1])
+    set_wall(monkeypatch, Sampler, lambda: times[-1])
     scenario = everybody(proc)
     with collector() as sink:
         started = start(scenario, otlp=Otlp(endpoint=sink.url))

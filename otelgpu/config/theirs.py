@@ -4,7 +4,7 @@ Where a setting is spelt as there, the setting itself says so (`about(letter=, v
 
 Rule 1: what dcgm-exporter takes is taken with its meaning, or answered: what otelgpu does not do yet is refused as a
         flag and a warning as a variable, and what has no meaning here is a warning. Its own default asks for nothing.
-Rule 2: a spelling that a setting has is the setting's; its row here then counts for nothing.
+Rule 2: a spelling that a setting has is the setting's, and has no row here.
 Rule 3: of one flag that is given twice the last one counts, as there.
 """
 
@@ -80,7 +80,7 @@ def _split(flags: str) -> tuple[str, ...]:
     return tuple(flags.split())
 
 
-_ROWS = (
+ROWS = (
     Row(("--collectors", "-f"), EXPORTER + "COLLECTORS", "fields", _file),
     Row(("--address", "-a"), EXPORTER + "LISTEN", "server.listen"),
     Row(("--collect-interval", "-c"), EXPORTER + "INTERVAL", "sampling.interval", _milliseconds),
@@ -90,13 +90,6 @@ _ROWS = (
     _later("--cpu-devices -p", EXPORTER + "CPU_DEVICES_STR", "Grace CPUs are not read", default="f"),
     _later("--switch-devices -s", EXPORTER + "OTHER_DEVICES_STR", "NVSwitches are not read", default="f"),
     _later("--remote-hostengine-info -r", "DCGM_REMOTE_HOSTENGINE_INFO", "no host engine is asked, but this driver"),
-    _later("--xid-count-window-size -x", EXPORTER + "XID_COUNT_WINDOW_SIZE", "XIDs are not counted", default="300000"),
-    _later(
-        "--clock-events-count-window-size",
-        EXPORTER + "CLOCK_EVENTS_COUNT_WINDOW_SIZE",
-        "clock events are not counted",
-        default="300000",
-    ),
     _later("--dump-enabled", EXPORTER + "DUMP_ENABLED", DUMPS, is_switch=True),
     _later("--dump-directory", EXPORTER + "DUMP_DIRECTORY", DUMPS, default="/tmp/dcgm-exporter-debug"),  # noqa: S108
     _later("--dump-retention", EXPORTER + "DUMP_RETENTION", DUMPS, default="24"),
@@ -140,8 +133,6 @@ _ROWS = (
     _idle("--watch-max-keep-age", "", "nothing is kept beyond the last readings"),
     _idle("--watch-max-keep-samples", "", "nothing is kept beyond the last readings"),
 )
-_TAKEN = {spelling for setting in SETTINGS.values() for spelling in (*setting.flags, setting.theirs)}
-ROWS = tuple(row for row in _ROWS if not _TAKEN & {*row.flags, row.variable} - {""})
 FLAGS: Mapping[str, Row] = {flag: row for row in ROWS for flag in row.flags}
 
 # What holds for the program `dcgm-exporter` where nothing is said.
