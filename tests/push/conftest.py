@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from otelgpu import pause
 from otelgpu.config import Otlp
-from otelgpu.export.push import pusher
 from otelgpu.export.push.setup import Push
 from tests.fakenvml import Scenario
 from tests.harness import Node
@@ -46,8 +46,8 @@ def rotel(sink: Collector, tmp_path: Path) -> Iterator[Rotel]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of milliseconds between attempts."""
-    monkeypatch.setattr(pusher, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(pusher, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(pause, "FIRST", 0.01)
+    monkeypatch.setattr(pause, "LONGEST", 0.02)
 
 
 @pytest.fixture
