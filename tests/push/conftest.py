@@ -77,7 +77,11 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     """Make a certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed (Debian's package openssl)")
-    folder = tmp_path_factory.mktemp("papers")
+    return make_papers(tmp_path_factory.mktemp("papers"))
+
+
+def make_papers(folder: Path) -> Papers:
+    """Make other ones."""
     made = Papers(folder / "certificate.pem", folder / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(made.key), "-out", str(made.certificate)]
