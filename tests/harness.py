@@ -136,13 +136,20 @@ class Node:
 def config(source: SourceChoice = NVML, **changes: object) -> Config:
     """Settings for a test: no reuse, so that every page is a sweep, and a host name that is the same everywhere.
 
+    The deadline is one that nothing misses, however busy the machine; where something hangs see `short`.
+
     `compat` may be a text, as a person writes it.
     """
     if isinstance(compat := changes.get("compat"), str):
         changes["compat"] = tuple(compat.split(","))
     # The addresses of the fake's GPUs may be those of this machine's.
     suspended = Suspended(sys_root="/nowhere")
-    usual = {"source": source, "hostname": "node-1", "sampling": Sampling(reuse=0), "suspended": suspended}
+    usual = {
+        "source": source,
+        "hostname": "node-1",
+        "sampling": Sampling(reuse=0, deadline=LIMIT),
+        "suspended": suspended,
+    }
     return Config(**(usual | changes))  # type: ignore[arg-type]
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otelgpu.config import Sampling
 from otelgpu.config.picks import parse_pick
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Device, GpuState, Reading, Sample, SourceFacts
@@ -26,7 +25,7 @@ from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_archi
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
 from tests.fakenvml.everything import everything
-from tests.harness import LIMIT, Node, patient, refused, series, serving, until, values
+from tests.harness import Node, patient, refused, series, serving, until, values
 
 Start = Callable[..., Node]
 
@@ -440,7 +439,7 @@ def test_a_gpu_that_fails_costs_itself(
     """Seven GPUs of a node are watched on while one is replaced; the log has a line for each change."""
     caplog.set_level("INFO", "otelgpu")
     good = models.h100(3)
-    running = node(good, sampling=Sampling(reuse=0, deadline=LIMIT))
+    running = node(good)
     before = running.settled_page()
     running.show(good.with_gpu(1, **changes))
     pages = [running.page() for _ in range(3)]

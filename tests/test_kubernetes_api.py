@@ -126,6 +126,8 @@ def watched(
         assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
+        metas = started.pipeline.attribution.metas  # before its watch, a pod that came meanwhile is in doubt
+        until(lambda: metas is None or metas.is_connected or not metas.is_up, "the watch")
         return Watched(started, kubelet)
 
     yield start
