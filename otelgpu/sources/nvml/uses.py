@@ -64,11 +64,12 @@ class Uses:
         handle: Handle,
         *,
         owners: ProcessOwners,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._device = device
         self._handle = handle
         self._owners = owners
-        self._recent = Recent(time.time)
+        self._recent = Recent(wall)
         self._again = Again(time.monotonic)
         self._refused: set[object] = set()
         self._known: dict[int, Known] = {}
