@@ -31,7 +31,7 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
-    ("throttle", "counts", "peers", "links", "health"),
+    ("throttle", "counts", "peers", "links", "health", "pause"),
     ("events",),
     ("config",),
     ("processes",),
