@@ -7,6 +7,7 @@ Rule 2: an instance is shown by NVML's ids, index and UUID, as on a page that is
 """
 
 import ctypes
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_int, c_uint
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from otelgpu.sources.dcgm.values import Call, Entity, Refusal, judged, text_of
 from otelgpu.sources.profile import profile_of
 
 NVML_INDEX, MINOR = 52, 55
+PROFILE = re.compile(r"\d+g\.\d+gb.*", re.ASCII)
 
 
 class InstanceSeen(NamedTuple):
@@ -154,11 +156,17 @@ def _instance(gpu: Device, instance: InstanceSeen, told: Told) -> tuple[Entity, 
     device = replace(
         gpu,
         uuid=uuid,
-        profile=profile_of(name) if isinstance(name, str) else "",
+        profile=_profile(name),
         instance_id=instance.instance_id,
         minor=None,
     )
     return entity, device
+
+
+def _profile(name: object) -> str:
+    """Find the profile in what DCGM calls an instance; "" where it gives the name of the GPU, or none."""
+    profile = profile_of(name) if isinstance(name, str) else ""
+    return profile if PROFILE.fullmatch(profile) else ""
 
 
 def _live(

@@ -15,6 +15,7 @@ PROFILING = range(1001, 1100)  # DCGM_FI_PROF_FIRST_ID and up
 XID_ERRORS, CLOCK_REASONS, NAME, UUID = 230, 112, 50, 54
 COUNTED = XID_COUNTS | CLOCK_COUNTS
 
+_LICENSE = 526  # the one field of a vGPU that is kept for the GPU as well: a guest's
 _LEVELS = frozenset((Level.GLOBAL, Level.GPU, Level.GPU_I, Level.GPU_CI))
 _OWN = range(9000, 10_000)  # which DCGM does not have
 _LEFT_OUT = {
@@ -39,7 +40,7 @@ def _why_not(field: Field) -> str | None:
         return _LEFT_OUT[field.id]
     if field.id in _OWN:
         return "a field of otelgpu's own, which NVML answers and DCGM does not have"
-    if field.level not in _LEVELS:
+    if field.level not in _LEVELS and field.id != _LICENSE:
         return _REASONS[field.level]
     return "a struct or a list, which is no number" if field.number is Number.BINARY else None
 
