@@ -367,8 +367,10 @@ def test_nothing_outlives_its_connection_or_its_engine(fake: Fake) -> None:
     assert Dcgm(fake).rc == -10
 
 
-def test_one_embedded_engine(fake: Fake) -> None:
-    """A second start says OK and gives no handle; the host engine's end does not touch it."""
+def test_one_embedded_engine(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second start says OK and gives no handle; the host engine's end does not touch it; it changes the folder."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("DCGM_HOME_DIR", str(tmp_path))
     params = (ctypes.c_uint64 * 13)(0x3000068 | 1 << 32)
     handle = ctypes.c_size_t(EMBEDDED)
     first = fake.library.dcgmStartEmbedded_v2(params), params[1]
@@ -377,6 +379,7 @@ def test_one_embedded_engine(fake: Fake) -> None:
     count = ctypes.c_int()
 
     assert (first, second) == ((0, EMBEDDED), (0, 0))
+    assert Path.cwd() == tmp_path
     assert fake.library.dcgmGetAllDevices(handle, (ctypes.c_uint * 32)(), ctypes.byref(count)) == 0
     assert (count.value, fake.handles, fake.last_start.split()[0]) == (2, 1, "mode=1")
     assert fake.library.dcgmStopEmbedded(handle) == 0
@@ -447,6 +450,30 @@ def test_faults_are_as_they_are_told(fake: Fake) -> None:
     assert codes == (-17, (-57, 0))
     assert (hanging, other, len(done), fake.inflight) == (1, [models.h100(2).gpus[1].fields[TEMPERATURE]], 1, 0)
     assert fake.calls(slow, gpu=1) == 1
+
+
+def test_only_the_first_calls_hang(fake: Fake) -> None:
+    """So many from when the scenario is shown; the next one answers at once."""
+    fake.show(models.h100().but(hangs={"dcgmGetAllDevices": 1}))
+    dcgm = Dcgm(fake)
+    answers: list[int] = []
+
+    def ask() -> None:
+        answers.append(dcgm.ask("dcgmGetAllDevices", (ctypes.c_uint * 32)(), ctypes.byref(ctypes.c_int())))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 30
+    while not answers and time.monotonic() < until:  # whichever came second
+        time.sleep(0.001)
+    before = list(answers), fake.inflight
+    fake.quiet()
+    for thread in threads:
+        thread.join(30)
+
+    assert before == ([0], 1)
+    assert answers == [0, 0]
 
 
 def test_an_address_is_reachable_or_not(fake: Fake) -> None:

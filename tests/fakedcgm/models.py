@@ -13,6 +13,7 @@ from tests.fakenvml.models import A100, H100, T4, Model
 
 BRANDS = {nvml.TESLA: "Tesla", nvml.GEFORCE: "GeForce", nvml.NVIDIA: "Nvidia"}
 NO_XID_SINCE = 1_767_225_600_000_000
+DRAM_ACTIVE = 1005  # of a GPU instance, not of a compute instance
 PROFILING = (1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010)
 HOPPER_PROFILING = (*PROFILING, 1011, 1012, 1013, 1014, 1015, 1016, 1017)
 
@@ -150,12 +151,13 @@ def _instance(whole: Gpu, place: int, gi: int, slices: int, memory: int) -> GpuI
     used = 3 + place
     fields: dict[int, Value] = {250: memory, 251: memory - used, 252: used}
     profiling: dict[int, Value] = {identity: (identity - 1000 + gi) / 100 for identity in PROFILING[:8]}
+    part = {identity: value for identity, value in profiling.items() if identity != DRAM_ACTIVE}
     return GpuInstance(
         nvml=gi,
         profile={1: 19, 2: 14, 3: 9}[slices],
         slices=slices,
         fields={**whole.fields, **dict.fromkeys((203, 204, 206, 207)), **fields, **profiling},
-        parts=(ComputeInstance(profile=0, slices=slices, fields={**fields, **profiling}),),
+        parts=(ComputeInstance(profile=0, slices=slices, fields={**fields, **part}),),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from tests.fakedcgm.build import SONAME, functions, library
 from tests.fakelib import scenario as common
-from tests.fakelib.scenario import Changes, Key, quoted, replaced
+from tests.fakelib.scenario import Changes, Hangs, Key, quoted, replaced
 
 GPU, VGPU, SWITCH, GPU_I, GPU_CI, LINK, CPU, CPU_CORE, CONNECTX = range(1, 10)  # entity groups
 XID_ERRORS = 230
@@ -113,7 +113,7 @@ class _Common(Changes):
     gone: bool = False
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
 
     def common_lines(self) -> Iterator[str]:

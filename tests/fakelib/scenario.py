@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 Scalar = int | float | str | bytes
 Answer = Scalar | tuple[Scalar, ...] | None
 Key = str | tuple[str | int, ...]  # "nvmlDeviceGetPowerUsage", ("nvmlDeviceGetClockInfo", 1), or "*" for every function
+Hangs = AbstractSet[Key] | Mapping[Key, int]  # a mapping: so many calls hang, from when the scenario is shown
 
 _clock = itertools.count()
 _T = TypeVar("_T")
@@ -44,7 +45,7 @@ class Ruled(Protocol):
     @property
     def delays(self) -> Mapping[Key, float]: ...
     @property
-    def hangs(self) -> AbstractSet[Key]: ...
+    def hangs(self) -> Hangs: ...
     @property
     def crashes(self) -> AbstractSet[Key]: ...
 
@@ -65,7 +66,10 @@ def rule_lines(owner: Ruled, functions: frozenset[str]) -> Iterator[str]:
     for key, seconds in owner.delays.items():
         if seconds:
             yield f"{call(key, functions)} delay_us {round(seconds * 1e6)}"
-    yield from sorted(f"{call(key, functions)} hang" for key in owner.hangs)  # a set has no order
+    hangs = owner.hangs if isinstance(owner.hangs, Mapping) else dict.fromkeys(owner.hangs, "")
+    yield from sorted(
+        f"{call(key, functions)} hang {calls}".rstrip() for key, calls in hangs.items()
+    )  # a set has no order
     yield from sorted(f"{call(key, functions)} crash" for key in owner.crashes)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.fakelib import scenario as common
-from tests.fakelib.scenario import Changes, quoted, replaced
+from tests.fakelib.scenario import Changes, Hangs, quoted, replaced
 from tests.fakenvml.build import functions, library
 
 ALL_LINKS = 0xFFFF_FFFF  # scopeId for the sum over all NVLinks
@@ -92,7 +92,7 @@ class Instance(Changes):
     gpm: Mapping[int, MetricAnswer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
 
     def facts(self) -> dict[Key, Answer]:
@@ -139,7 +139,7 @@ class Gpu(Changes):
     gpm: Mapping[int, MetricAnswer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
     instances: tuple[Instance | None, ...] = ()  # by MIG index; None is a hole
     lost: bool = False
@@ -202,7 +202,7 @@ class Scenario(Changes):
     answers: Mapping[Key, Answer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
 
     def with_gpu(self, slot: int, /, **changes: Any) -> Self:

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "fake.h"
 
 enum { MAX_CONNECTIONS = 256, DEFAULT_TIMEOUT_MS = 5000, POLL_US = 2000 };
@@ -48,6 +49,15 @@ static void wipe(Engine *e, dcgmHandle_t owner) {
     for (Watch **w = &e->watches; *w;)
         if (!owner || (*w)->owner == owner) watch_free(w);
         else w = &(*w)->next;
+}
+
+/* Another test: nothing is left of what was made before, not even what was to outlive its connection. */
+void path_changed(void) {
+    pthread_mutex_lock(&engine_lock);
+    wipe(&host, 0);
+    wipe(&embedded, 0);
+    last_connect[0] = last_start[0] = 0;
+    UNLOCK;
 }
 
 /* See whether the host engine is still the one that connections were made to. */
@@ -166,7 +176,7 @@ EXPORT dcgmReturn_t dcgmDisconnect(dcgmHandle_t handle) {
     END;
 }
 
-/* ---- the embedded engine ---- */
+/* ---- the embedded engine; it goes to DCGM_HOME_DIR, as DCGM's does ---- */
 
 EXPORT dcgmReturn_t dcgmStartEmbedded_v2(void *params) {
     BEGIN(dcgmStartEmbedded_v2, INIT, 0, NULL);
@@ -185,6 +195,8 @@ EXPORT dcgmReturn_t dcgmStartEmbedded_v2(void *params) {
         if (!embedded_runs) gauge_add(GAUGE_HANDLES, 1);
         embedded_runs = true;
         UNLOCK;
+        const char *home = getenv("DCGM_HOME_DIR");
+        if (home && chdir(home) != 0) rc = DCGM_ST_INIT_ERROR;
     }
     END;
 }

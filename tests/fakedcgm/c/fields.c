@@ -26,8 +26,6 @@ const Identity identity = {
 
 Fn fn_ruled_by(Fn fn) { return fn; }
 
-void path_changed(void) {}
-
 EXPORT const char *errorString(dcgmReturn_t code) {
     count_call(FN_errorString, -1);
     switch ((int)code) {
