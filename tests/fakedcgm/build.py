@@ -3,6 +3,7 @@
 Rule 1: how it is compiled and linked is tests/fakelib's. It needs no header of DCGM: c/dcgm.h is ours.
 """
 
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from tests.fakelib.build import Build
@@ -18,6 +19,6 @@ def functions() -> frozenset[str]:
     return BUILD.functions()
 
 
-def library(missing: frozenset[str] = frozenset(), soname: str = SONAME) -> Path:
+def library(missing: AbstractSet[str] = frozenset(), soname: str = SONAME) -> Path:
     """The folder that holds the fake without the *missing* functions. For LD_LIBRARY_PATH or `preload`."""
-    return BUILD.library(soname, missing)
+    return BUILD.library(soname, frozenset(missing))

@@ -257,7 +257,7 @@ class Scenario(_Common):
 
     def library(self, soname: str = SONAME) -> Path:
         """The folder of the fake that lacks what this DCGM lacks."""
-        return library(frozenset(self.missing), soname)
+        return library(self.missing, soname)
 
     def lines(self) -> Iterator[str]:
         """The lines of the file. ValueError for a function that the fake does not have."""

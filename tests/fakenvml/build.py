@@ -6,6 +6,7 @@ Rule 1: how it is compiled and linked is tests/fakelib's; here is what only this
 import importlib.util
 import os
 import struct
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from tests.fakelib.build import Build, CannotBuildError
@@ -30,9 +31,9 @@ def functions() -> frozenset[str]:
     return BUILD.functions()
 
 
-def library(missing: frozenset[str] = frozenset()) -> Path:
+def library(missing: AbstractSet[str] = frozenset()) -> Path:
     """The folder that holds the fake without the *missing* functions. For LD_LIBRARY_PATH or `preload`."""
-    return BUILD.library(SONAME, missing)
+    return BUILD.library(SONAME, frozenset(missing))
 
 
 def wrong_architecture(folder: Path) -> Path:

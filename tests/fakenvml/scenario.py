@@ -224,7 +224,7 @@ class Scenario(Changes):
 
     def library(self) -> Path:
         """The folder of the fake that lacks what this driver lacks."""
-        return library(frozenset(self.missing))
+        return library(self.missing)
 
     def lines(self) -> Iterator[str]:
         """The lines of the file."""
