@@ -12,7 +12,7 @@ from otelgpu.config.lesser import Dcgm
 from otelgpu.fields import CATALOGUE
 from otelgpu.pipeline import Pipeline
 from otelgpu.sources.dcgm.readable import READABLE
-from tests.fakedcgm import Fake, Growing, models
+from tests.fakedcgm import Fake, models
 from tests.fakedcgm.scenario import GPU, GPU_I
 from tests.harness import DCGM, Node, config, lines_of, values
 
@@ -22,6 +22,7 @@ TEMPERATURE, POWER, XID = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DC
 ACTIVE = "DCGM_FI_PROF_SM_ACTIVE"
 COUNT, TOTAL = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
 FEW = (TEMPERATURE, POWER)
+REFUSED = "dcgmFieldGroupCreate: fakedcgm: DCGM_ST_BADPARAM"
 MICRO = 1_000_000
 
 
@@ -40,9 +41,9 @@ def reasons(node: Node) -> dict[str, set[str]]:
 # ---- connecting
 
 ADDRESSES = {
-    "10.1.2.3:6666": "10.1.2.3:6666 timeout_ms=1000 unix=0 persist=0",
-    "unix:///run/nv-hostengine": "/run/nv-hostengine timeout_ms=1000 unix=1 persist=0",
-    "[fd00::5]:5555": "[fd00::5]:5555 timeout_ms=1000 unix=0 persist=0",
+    "10.1.2.3:6666": "10.1.2.3:6666 timeout_ms=500 unix=0 persist=0",
+    "unix:///run/nv-hostengine": "/run/nv-hostengine timeout_ms=500 unix=1 persist=0",
+    "[fd00::5]:5555": "[fd00::5]:5555 timeout_ms=500 unix=0 persist=0",
 }
 
 
@@ -146,10 +147,7 @@ def test_fields_that_an_older_engine_does_not_know_cost_only_themselves(dcgm_nod
     assert values(page, TEMPERATURE) == {"0": 29}
     assert values(page, POWER) == {"0": 68.92}
     for id_ in unknown:
-        assert why[CATALOGUE[id_].name] == {
-            "DCGM 4.0.0 does not know this field, or has it on no GPU here: "
-            "dcgmFieldGroupCreate: fakedcgm: DCGM_ST_BADPARAM"
-        }
+        assert why[CATALOGUE[id_].name] == {f"DCGM 4.0.0 does not know this field, or has it on no GPU here: {REFUSED}"}
     assert sum("does not know" in reason for told in why.values() for reason in told) == len(unknown)
     assert engine.field_groups == engine.watches  # what was refused left nothing behind
 
@@ -272,8 +270,8 @@ def test_the_health_of_a_gpu_is_judged_by_what_dcgm_tells(dcgm_node: Start) -> N
         if line.name == "DCGM_EXP_GPU_HEALTH_STATUS"
     }
 
-    assert found["MEM"] == (20, "DCGM_FR_ROW_REMAP_FAILURE")
-    assert found["ALL"] == (0, "DCGM_FR_OK")
+    told = {part: found[part] for part in ("MEM", "ALL")}
+    assert told == {"MEM": (20, "DCGM_FR_ROW_REMAP_FAILURE"), "ALL": (0, "DCGM_FR_OK")}
 
 
 # ---- other settings while it runs
@@ -281,7 +279,7 @@ def test_the_health_of_a_gpu_is_judged_by_what_dcgm_tells(dcgm_node: Start) -> N
 
 def test_a_reload_watches_other_fields_over_the_same_connection(dcgm_node: Start, engine: Fake) -> None:
     """What the engine samples costs somebody: what nobody wants any more is given back."""
-    running = dcgm_node(models.h100().with_gpu(0, fields={156: Growing(1000, 5)}), fields=(*FEW, ACTIVE))
+    running = dcgm_node(models.h100(), fields=(*FEW, ACTIVE))
     before = engine.calls("dcgmConnect_v2")
     settings = config(source=DCGM, dcgm=Dcgm(address="127.0.0.1:5555", interval=5), fields=("DCGM_FI_DEV_SM_CLOCK",))
     other = Pipeline(settings, {}, before=running.pipeline)

@@ -196,7 +196,7 @@ DEVICES = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGIN
 def named(scenario: fakedcgm.Scenario) -> fakedcgm.Scenario:
     """The machine with MIG, where the instances have the names and UUIDs that the driver gives them."""
     for place, theirs in enumerate(each for each in drivers.a100_mig().gpus[0].instances if each is not None):
-        profile = theirs.name.rpartition(" ")[2]
+        profile = (theirs.name or "").rpartition(" ")[2]
         scenario = scenario.with_instance(0, place, fields={50: profile, 54: theirs.uuid})
     return scenario
 
