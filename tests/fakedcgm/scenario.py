@@ -272,7 +272,7 @@ class Scenario(_Common):
         yield from (f"missing {name}" for name in sorted(self.missing))
         for slot, gpu in enumerate(self.gpus):
             yield from (f"gpu {slot} {line}" for line in gpu.lines())
-        for entity in self.entities:
+        for entity in self.entities:  # with a line of its own, or one of which nothing is said would not be there
             yield from (f"entity {entity.group} {entity.id} {line}" for line in ("status 1", *entity.common_lines()))
         yield from (f"system {line}" for line in self.but(gone=False).common_lines())
 
