@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.config import Sampling, SourceChoice
+from otelgpu.config import Dcgm, Sampling, SourceChoice
 from otelgpu.config.counting import Counts
-from otelgpu.config.lesser import Dcgm
 from otelgpu.fields import CATALOGUE
 from otelgpu.pipeline import Pipeline
 from otelgpu.sources.dcgm.readable import READABLE
