@@ -91,12 +91,13 @@ def test_another_process_for_it_is_refused(engine: Fake) -> None:
         Node(engine, config(source=DCGM, sampling=Sampling(isolate=True)))
 
 
-def test_a_value_that_would_be_too_old_before_the_next_is_refused(tmp_path: Path) -> None:
+def test_a_value_that_would_be_too_old_before_the_next_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would come and go."""
-    status, said = refused(None, tmp_path, "--source=dcgm", "--dcgm-interval=30", "--expire=20")
+    status = main(["once", "--source=dcgm", "--dcgm-interval=30", "--expire=20"])
 
     assert status == 2
-    assert said == ["otelgpu: --expire 20: expected at least dcgm.interval, which is 30 s (--dcgm-interval)"]
+    said = "otelgpu: --expire 20: expected at least dcgm.interval, which is 30 s (--dcgm-interval)\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.fixture

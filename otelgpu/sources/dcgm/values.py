@@ -8,7 +8,7 @@ Rule 3: a value that the engine has not taken anew for longer than *expire* is n
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from ctypes import c_uint16
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -92,9 +92,9 @@ class Ages:
             return None
         return Refusal(Gap.TIMEOUT, f"the engine has taken no value for {age:.0f} s")
 
-    def forget(self) -> None:
-        """Begin anew, with another engine."""
-        self._taken.clear()
+    def keep(self, entities: Collection[Entity]) -> None:
+        """Forget all but these: instances come and go."""
+        self._taken = {key: taken for key, taken in self._taken.items() if key[0] in entities}
 
 
 def judged(value: Value, field: Field) -> int | float | str | Refusal:
