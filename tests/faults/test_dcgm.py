@@ -26,6 +26,12 @@ MICRO = 1_000_000
 
 
 @pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is away is tried again soon: how the pauses grow is the sampler's, and tested there."""
+    monkeypatch.setattr("otelgpu.limit.FIRST_PAUSE", 0.02)
+
+
+@pytest.fixture(autouse=True)
 def nothing_left(engine: Fake) -> Iterator[None]:
     """Whatever breaks, in the end all is given back, and nothing was shut down under a call."""
     yield
