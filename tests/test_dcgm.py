@@ -161,6 +161,17 @@ def test_a_function_that_a_release_lacks_costs_what_it_is_for(dcgm_node: Start) 
     assert running.sweep().facts.library_version == ""
 
 
+def test_a_machine_without_a_gpu_is_well(dcgm_node: Start, engine: Fake) -> None:
+    """There is nothing to watch, and nothing is wrong."""
+    running = dcgm_node(models.none(), fields=FEW)
+    running.page()
+
+    assert running.pipeline.sampler.why_not_ready() is None
+    assert engine.watches == 0
+    running.show(models.h100(2))
+    assert values(running.page(), TEMPERATURE) == {"0": 29, "1": 30}
+
+
 # ---- MIG
 
 

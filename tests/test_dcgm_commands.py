@@ -1,6 +1,7 @@
 """DCGM asked for by settings and variables, and through every command."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,6 +156,28 @@ def test_the_doctor_says_which_engine_answers(shown: Fake) -> None:
     assert wrong["driver"].verdict is Verdict.PROBLEM
     assert wrong["driver"].text.startswith(f"the host engine at {ENGINE} does not answer: ")
     assert "nv-hostengine" in wrong["driver"].advice
+
+
+def test_an_engine_in_this_process_gets_the_driver_of_the_root(cc: Path, tmp_path: Path) -> None:
+    """DCGM looks for libnvidia-ml by its name: what stands in another place has to be loaded before."""
+    assert cc.exists()
+    folder = tmp_path / "root" / "usr" / "lib64"
+    folder.mkdir(parents=True)
+    shutil.copy(fakedcgm.library() / "libdcgm.so.4", folder)
+    shutil.copy(fakenvml.library() / "libnvidia-ml.so.1", folder)
+    models.h100(2).write(tmp_path / "engine")
+    environ = {
+        "FAKEDCGM_SCENARIO": str(tmp_path / "engine"),
+        "FAKEDCGM_COUNTS": str(tmp_path / "engine-counts"),
+        "OTELGPU_DRIVER_ROOT": str(tmp_path / "root"),
+    }
+    with serving(None, tmp_path, "--source=dcgm", environ=environ) as it:
+        page = it.page()
+        loaded = Path(f"/proc/{it.process.pid}/maps").read_text()
+
+    assert values(page, TEMPERATURE) == {"0": 29, "1": 30}
+    assert f"{folder}/libdcgm.so.4" in loaded
+    assert f"{folder}/libnvidia-ml.so.1" in loaded
 
 
 def test_the_image_of_dcgm_exporter_is_replaced_with_its_engine(cc: Path, tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ class Watches:
         groups, lists = self._groups, self._lists
         self._groups, self._lists = [], []
         watched = Watched()
+        if not gpus:
+            self._give_back(groups, lists)
+            return watched
         wanted = [field.id for field in fields]
         plain = [id_ for id_ in wanted if id_ not in PROFILING]
         try:
