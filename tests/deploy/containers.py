@@ -17,9 +17,15 @@ def daemonset(objects: list[Json]) -> Json:
     return found
 
 
+def containers(objects: list[Json]) -> list[Json]:
+    """All containers, those that only run at the start first."""
+    spec = daemonset(objects)["spec"]["template"]["spec"]
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
 def container(objects: list[Json]) -> Json:
-    """Find its one container."""
-    (found,) = daemonset(objects)["spec"]["template"]["spec"]["containers"]
+    """Find otelgpu's container."""
+    (found,) = (one for one in containers(objects) if one["name"] == "otelgpu")
     assert found["command"] == ["otelgpu", "serve"]
     return dict(found)
 
