@@ -15,7 +15,7 @@ from otelgpu.config.keys import Setting, Shape, leaf_kind
 from otelgpu.config.values import CSV, FIELD_WORDS
 from otelgpu.errors import OtelgpuError
 
-_SOURCES = ("auto", "nvml", "simulated:8xh100", "simulated:8xh200", "simulated:8xa100", "simulated:4xt4+4xl40s")
+_SOURCES = ("auto", "nvml", "dcgm", "simulated:8xh100", "simulated:8xh200", "simulated:8xa100", "simulated:4xt4+4xl40s")
 _DEVICES = ("all", "f", "g", "i", "g+i")
 
 

@@ -25,7 +25,7 @@ from otelgpu.tables import gap_records, named_group
 
 DEV = Path("/dev")
 MAPS = Path("/proc/self/maps")
-LIBRARY = "libnvidia-ml"
+LIBRARY, ENGINE_LIBRARY = "libnvidia-ml", "libdcgm.so"
 ASK = 2.0  # seconds that whoever holds the port has to answer
 NAMED = 6  # settings or fields in one sentence
 
@@ -67,7 +67,9 @@ def examine(config: Config, environ: Mapping[str, str], *, dev: Path = DEV) -> I
         snapshot = look(config, environ).snapshot
     except OtelgpuError as error:
         reason = str(error)
-    if config.source.kind in ("auto", "nvml"):
+    if snapshot is not None and snapshot.facts.name == "dcgm":
+        yield Finding("library", Verdict.OK, ", ".join(_loaded(ENGINE_LIBRARY)))
+    elif config.source.kind in ("auto", "nvml"):
         yield _library()
         yield from _permissions(dev)
     if snapshot is None:
@@ -94,15 +96,19 @@ def _settings(config: Config) -> Finding:
     return Finding("settings", Verdict.OK, f"given: {shown}{more}")
 
 
-def _library() -> Finding:
-    """Say which file the driver library was loaded from: the loader's words, not a guess."""
+def _loaded(library: str) -> list[str]:
+    """List the files that a library was loaded from: the loader's words, not a guess."""
     try:
         maps = MAPS.read_text(encoding="utf-8", errors="replace")
     except OSError:
         maps = ""
-    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if LIBRARY in line}
-    if paths:
-        return Finding("library", Verdict.OK, ", ".join(sorted(paths)))
+    return sorted({line.split(maxsplit=5)[5] for line in maps.splitlines() if library in line})
+
+
+def _library() -> Finding:
+    """Say which file the driver library was loaded from."""
+    if paths := _loaded(LIBRARY):
+        return Finding("library", Verdict.OK, ", ".join(paths))
     return Finding(
         "library",
         Verdict.PROBLEM,
@@ -136,6 +142,9 @@ def _driver(snapshot: Snapshot) -> Finding:
     if not snapshot.source_up:
         return Finding("driver", Verdict.PROBLEM, snapshot.source_reason)
     version = facts.driver_version or "of an unknown version"
+    if facts.name == "dcgm":
+        engine = facts.library_version or "of an unknown version"
+        return Finding("driver", Verdict.OK, f"DCGM {engine} answers, driver {version}")
     kind = " (simulated: no number comes from a real GPU)" if facts.simulated else ""
     kind += " (recorded: no number comes from this machine)" if facts.name == "replay" else ""
     return Finding("driver", Verdict.OK, f"{facts.name} answers, driver {version}{kind}")

@@ -85,7 +85,7 @@ class Sample:
 class SourceFacts:
     """What is known about the source as a whole; texts are "" until it has answered once."""
 
-    name: str  # "nvml", "simulated"
+    name: str  # "nvml", "dcgm", "simulated"
     driver_version: str = ""
     library_version: str = ""
     simulated: bool = False

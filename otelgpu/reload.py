@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 NEEDS_RESTART = (
     "source",
     "driver_root",
+    "dcgm.address",
+    "dcgm.library",
     "simulated.seed",
     "suspended.wake",
     "suspended.sys_root",

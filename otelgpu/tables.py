@@ -6,13 +6,14 @@ Rule 3: a value that could not be read is not in the records; its gap and its re
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
 from otelgpu.config.words import one_line
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Device, Snapshot
+from otelgpu.sources.reasons import reasons_of
 
 _UNBOUNDED = 100_000  # columns: a table that goes into a pipe is never folded
 
@@ -149,7 +150,7 @@ def gap_records(snapshot: Snapshot) -> list[GapRecord]:
 def field_records(wanted: Iterable[Field], snapshot: Snapshot | None) -> list[FieldRecord]:
     """One record for each field of the catalogue; `snapshot` None: it is not known who answers."""
     wanted_ids = {field.id for field in wanted}
-    reasons = _reasons(snapshot)
+    why = reasons_of(snapshot.facts.name) if snapshot else {}
     readings: dict[str, list[ReadingRecord]] = {}
     for reading in reading_records(snapshot) if snapshot else ():
         readings.setdefault(reading["field"], []).append(reading)
@@ -169,7 +170,7 @@ def field_records(wanted: Iterable[Field], snapshot: Snapshot | None) -> list[Fi
             answered_by=list(dict.fromkeys(reading["device"] for reading in readings.get(field.name, ()))),
             readings=readings.get(field.name, []),
             gaps=gaps.get(field.name, []),
-            reason=reasons.get(field.id, ""),
+            reason=why.get(field.id, ""),
         )
         for field in CATALOGUE.values()
     ]
@@ -220,16 +221,6 @@ def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: i
     ]
     columns = ("Id", "Name", "New name", "Type", "Unit", "Level", "semconv", "Wanted", "Answer")
     return _drawn(columns, rows, width=width)
-
-
-def _reasons(snapshot: Snapshot | None) -> Mapping[int, str]:
-    """Say of each field that the source of this snapshot can never read why; nothing where that is not known."""
-    if snapshot is None or snapshot.facts.name != "nvml":
-        return {}
-    from otelgpu.sources.nvml.source import NvmlSource  # loads pynvml, which the other commands do without
-    from otelgpu.sources.nvml.unreadable import unreadable
-
-    return unreadable(NvmlSource.readable)
 
 
 def _says(field: FieldRecord, these: Callable[[list[str]], str]) -> Iterator[str]:

@@ -15,10 +15,12 @@ from typing import TypeAlias
 import pytest
 from hypothesis import settings
 
+from otelgpu.config.lesser import Dcgm
 from otelgpu.log import SparingHandler
 from otelgpu.sources import Source
+from tests import fakedcgm
 from tests.fakenvml import Fake, Scenario, preload
-from tests.harness import Node, config
+from tests.harness import DCGM, ENGINE, Node, config
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -121,6 +123,33 @@ def fake(cc: Path, tmp_path: Path) -> Iterator[Fake]:
     fake.reset_calls()
     yield fake
     fake.quiet()
+
+
+@pytest.fixture
+def engine(cc: Path, tmp_path: Path) -> Iterator[fakedcgm.Fake]:
+    """The fake DCGM in this process, with nothing left hanging afterwards."""
+    assert cc.exists()
+    engine = fakedcgm.preload(tmp_path / "engine")
+    engine.reset_calls()
+    yield engine
+    engine.quiet()
+
+
+@pytest.fixture
+def dcgm_node(engine: fakedcgm.Fake) -> Iterator[Callable[..., Node]]:
+    """Start pipelines over the fake DCGM: `dcgm_node(scenario, **settings)`. All are stopped afterwards."""
+    started: list[Node] = []
+
+    def start(scenario: fakedcgm.Scenario, *, address: str = ENGINE, **settings: object) -> Node:
+        engine.show(scenario)
+        usual = {"source": DCGM, "dcgm": Dcgm(address=address)}
+        started.append(Node(engine, config(**(usual | settings))))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    engine.release()
+    for each in started:
+        each.stop()
 
 
 @pytest.fixture

@@ -25,11 +25,14 @@ from otelgpu.model import Snapshot
 from otelgpu.pipeline import Pipeline
 from otelgpu.reload import LastReload
 from otelgpu.sources import Source
-from tests.fakenvml import Counts, Fake, Scenario, library
+from tests.fakelib.control import Fake as AnyFake
+from tests.fakelib.control import Written
+from tests.fakenvml import Counts, Scenario, library
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 20.0  # seconds: far beyond what anything here takes, short of what a person would wait
-NVML = SourceChoice("nvml")
+NVML, DCGM = SourceChoice("nvml"), SourceChoice("dcgm")
+ENGINE = "127.0.0.1:5555"
 OTELGPU = ("-m", "otelgpu")
 DROP_IN = ("-c", "import sys; from otelgpu.__main__ import dcgm_exporter; sys.exit(dcgm_exporter())")
 
@@ -82,9 +85,9 @@ def until(met: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
 
 @dataclass
 class Node:
-    """A pipeline in this process over the fake driver. Sweeps happen only when asked for."""
+    """A pipeline in this process over a fake. Sweeps happen only when asked for."""
 
-    fake: Fake
+    fake: AnyFake
     config: Config
     environ: Mapping[str, str] = field(default_factory=dict)
     tap: Callable[[Source], Source] = lambda source: source
@@ -96,8 +99,8 @@ class Node:
         self.pipeline.sampler.start()
         self.pipeline.sampler.refresh()
 
-    def show(self, scenario: Scenario) -> None:
-        """From now on the driver answers this."""
+    def show(self, scenario: Written) -> None:
+        """From now on the fake answers this."""
         self.fake.show(scenario)
 
     def sweep(self, deadline: float | None = None) -> Snapshot:

@@ -12,8 +12,8 @@ import pytest
 
 from otelgpu.config import Sampling
 from otelgpu.fields import CATALOGUE, Level
-from otelgpu.sources.nvml import again
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources import again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.questions import FIELD_VALUES, RATES, READABLE, SUMS, XID_ERRORS
 from otelgpu.sources.nvml.source import BESIDE
 from otelgpu.sources.nvml.unreadable import unreadable

@@ -1,4 +1,4 @@
-"""The settings of GPUs that sleep, MIG instances, the simulated node, embedding, the log. See settings.py for rules."""
+"""The settings of DCGM, sleeping GPUs, MIG, the simulated node, embedding, the log. See settings.py for rules."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,36 @@ from msgspec import Meta, Struct
 
 from otelgpu.config.about import about
 from otelgpu.config.owning import parse_folder
+from otelgpu.config.values import parse_engine
+
+
+class Dcgm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """DCGM, where that is asked instead of the driver."""
+
+    address: Annotated[
+        str,
+        about(
+            "The host engine to ask: `HOST:PORT`, `HOST` (port 5555), `[IPV6]:PORT` or `unix:///PATH`; empty: with "
+            "`source: dcgm` an engine in this process. With `source: auto` it means DCGM where libdcgm is there.",
+            flag="--remote-hostengine-info",
+            letter="-r",
+            variable="DCGM_REMOTE_HOSTENGINE_INFO",
+            word="ADDRESS",
+            parse=parse_engine,
+        ),
+    ] = ""
+    library: Annotated[
+        str,
+        about(
+            "The libdcgm.so.4 (or .so.3) to load, or the folder that it is in; empty: where the loader finds it, and "
+            "before that below `driver_root`.",
+            word="PATH",
+        ),
+    ] = ""
+    interval: Annotated[
+        Annotated[float, Meta(ge=0.1, le=3600)] | None,
+        about("The engine samples at this pace; `null`: at that of `sampling.interval`, else each second."),
+    ] = None
 
 
 class Suspended(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

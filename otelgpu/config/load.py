@@ -283,3 +283,7 @@ def _too_early(config: Config, chosen: Mapping[str, list[Given]]) -> Iterator[Pr
         else:
             most = f"expected at most sampling.expire, which is {sampling.expire_after:g} s while not set"
             yield chosen[key][-1].problem(most)
+    pace = config.dcgm.interval
+    if pace is not None and sampling.expire is not None and pace > sampling.expire and "sampling.expire" in chosen:
+        least = f"expected at least dcgm.interval, which is {pace:g} s ({config.origin('dcgm.interval')})"
+        yield chosen["sampling.expire"][-1].problem(least)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 
 from otelgpu.config.about import about as _about
 from otelgpu.config.counting import Counts
-from otelgpu.config.lesser import Embed, Log, Mig, Simulated, Suspended
+from otelgpu.config.lesser import Dcgm, Embed, Log, Mig, Simulated, Suspended
 from otelgpu.config.listed import Counter, Remark
 from otelgpu.config.owning import Jobs, Kubernetes, Limits, Processes, parse_root
 from otelgpu.config.picks import Pick, parse_pick, split_devices
@@ -148,8 +148,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: Annotated[
         SourceChoice,
         _about(
-            "Who is asked: `nvml` (the driver), `auto` (NVML, waiting for the driver where it is not there yet), "
-            "`simulated:SPEC` (`8xh100`, `4xt4+4xl40s`) or `replay:FILE` (what `otelgpu record` wrote).",
+            "Who is asked: `nvml` (the driver), `auto` (NVML, waiting for the driver where it is not there yet; DCGM "
+            "where `dcgm.address` is set and libdcgm is there), `dcgm`, `simulated:SPEC` (`8xh100`, `4xt4+4xl40s`) or "
+            "`replay:FILE` (what `otelgpu record` wrote).",
             word="SOURCE",
             parse=parse_source,
         ),
@@ -225,6 +226,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(default_factory=dict)
     server: Server = Server()
     sampling: Sampling = Sampling()
+    dcgm: Dcgm = Dcgm()
     suspended: Suspended = Suspended()
     counts: Counts = Counts()
     mig: Mig = Mig()

@@ -89,7 +89,6 @@ ROWS = (
     Row(("--max-concurrent-scrapes",), "", "server.max_requests"),
     _later("--cpu-devices -p", EXPORTER + "CPU_DEVICES_STR", "Grace CPUs are not read", default="f"),
     _later("--switch-devices -s", EXPORTER + "OTHER_DEVICES_STR", "NVSwitches are not read", default="f"),
-    _later("--remote-hostengine-info -r", "DCGM_REMOTE_HOSTENGINE_INFO", "no host engine is asked, but this driver"),
     _later("--dump-enabled", EXPORTER + "DUMP_ENABLED", DUMPS, is_switch=True),
     _later("--dump-directory", EXPORTER + "DUMP_DIRECTORY", DUMPS, default="/tmp/dcgm-exporter-debug"),  # noqa: S108
     _later("--dump-retention", EXPORTER + "DUMP_RETENTION", DUMPS, default="24"),
@@ -142,7 +141,7 @@ DEFAULTS: Mapping[str, str] = {
     "mig.parent_values": "repeat",
 }
 # Settings whose flag is there a text that is empty by default.
-EMPTY = frozenset({"kubernetes.resource_names", "kubernetes.pod_label_allow", "jobs.dir"})
+EMPTY = frozenset({"kubernetes.resource_names", "kubernetes.pod_label_allow", "jobs.dir", "dcgm.address"})
 
 
 def defaults() -> Iterator[Given]:

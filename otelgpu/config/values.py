@@ -60,11 +60,27 @@ def parse_address(text: str) -> Address:
     return Address(host=host, port=int(port))
 
 
+_ENGINE_PORT = 5555  # of nv-hostengine
+_ENGINE_SOCKET = "unix://"
+
+
+def parse_engine(text: str) -> str:
+    """Read where an nv-hostengine is: `HOST:PORT`, `HOST`, `[IPV6]:PORT` or `unix:///PATH`; "" is none of these."""
+    if not text:
+        return ""
+    if text.startswith("unix:"):
+        return _ENGINE_SOCKET + _unix_path("/" + text.removeprefix("unix:").lstrip("/"))
+    address = parse_address(text if text.rpartition(":")[1] and not text.endswith("]") else f"{text}:{_ENGINE_PORT}")
+    if not address.host or not address.port:
+        raise ValueError("a host engine is HOST:PORT, HOST, [IPV6]:PORT or unix:///PATH")
+    return str(address)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceChoice:
     """Which source is asked for; `spec` is what follows "simulated:" or "replay:", and is read by that source."""
 
-    kind: Literal["auto", "nvml", "simulated", "replay"]
+    kind: Literal["auto", "nvml", "dcgm", "simulated", "replay"]
     spec: str = ""
 
     def __str__(self) -> str:
@@ -72,19 +88,22 @@ class SourceChoice:
 
 
 def parse_source(text: str) -> SourceChoice:
-    """Read `auto`, `nvml`, `simulated` (the same as simulated:8xh100), `simulated:SPEC` or `replay:FILE`."""
+    """Read `auto`, `nvml`, `dcgm`, `simulated` (the same as simulated:8xh100), `simulated:SPEC` or `replay:FILE`."""
     kind, colon, spec = text.partition(":")
     match kind.lower():
         case "auto" if not colon:
             return SourceChoice("auto")
         case "nvml" if not colon:
             return SourceChoice("nvml")
+        case "dcgm" if not colon:
+            return SourceChoice("dcgm")
         case "simulated" if spec or not colon:
             return SourceChoice("simulated", spec or "8xh100")
         case "replay" if spec:
             return SourceChoice("replay", spec)
         case _:
-            raise ValueError("expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE")
+            expected = "auto, nvml, dcgm, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE"
+            raise ValueError(f"expected {expected}")
 
 
 FIELD_WORDS = ("default", "all", "none")

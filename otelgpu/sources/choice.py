@@ -53,7 +53,7 @@ def make_source(
     """Build the source that the settings name; also say which fields it can read.
 
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`). With *isolate* the driver is
-    asked in another process. Raise ConfigError.
+    asked in another process. Raise ConfigError, and StartError where DCGM is asked for and cannot be loaded.
     """
     if config.source.kind == "simulated":
         if isolate:
@@ -68,6 +68,12 @@ def make_source(
         return simulated, simulated.readable
     if config.source.kind == "replay":
         return _replayed(config, wanted)
+    if _wants_dcgm(config):
+        from otelgpu.sources.dcgm.setup import engine_source
+
+        engine = engine_source(config, wanted, told, counting_of(config))
+        if engine is not None:
+            return engine, engine.readable
     from otelgpu.sources.nvml import NvmlSource
     from otelgpu.sources.nvml.order import source_for
 
@@ -96,6 +102,21 @@ def rewanted(config: Config, wanted: Sequence[Field], told: Told) -> Callable[[S
                 source.want(wanted)
 
         return of_replay
+    if _wants_dcgm(config):
+        from otelgpu.sources.dcgm import DcgmSource
+        from otelgpu.sources.dcgm.setup import paces_of
+
+        def of_engine(source: Source) -> None:
+            if isinstance(source, DcgmSource):
+                source.want(wanted, told, paces=paces_of(config), counting=counting_of(config))
+            else:
+                _of_driver(config, wanted, told)(source)
+
+        return of_engine
+    return _of_driver(config, wanted, told)
+
+
+def _of_driver(config: Config, wanted: Sequence[Field], told: Told) -> Callable[[Source], None]:
     from otelgpu.sources.nvml import NvmlSource
     from otelgpu.sources.nvml.order import go_over
 
@@ -117,6 +138,18 @@ def check_simulated(config: Config) -> None:
     """Raise ConfigError where something is asked of a simulated node that it does not have."""
     if config.source.kind == "simulated" and _wants_processes(config):
         raise _no_processes(config, "a simulated node has no processes; leave it off there")
+    if _wants_dcgm(config):
+        if _wants_processes(config):
+            raise _no_processes(config, "DCGM is asked, and NVML alone tells of processes; leave it off, or `dcgm` out")
+        if config.sampling.isolate:
+            where = config.origin("sampling.isolate")
+            instead = "run an nv-hostengine, which is a process of its own, and leave it off"
+            raise ConfigError([f"{where}: sampling.isolate: DCGM is asked from this process; {instead}"])
+
+
+def _wants_dcgm(config: Config) -> bool:
+    """Whether DCGM is asked, where its library is there."""
+    return config.source.kind == "dcgm" or (config.source.kind == "auto" and bool(config.dcgm.address))
 
 
 def _order(config: Config, wanted: Iterable[Field]) -> "Order":
@@ -180,7 +213,7 @@ def counting_of(config: Config) -> Counting:
 
 def tells_xids(config: Config) -> bool:
     """Whether the source tells of XIDs by itself; else only the last code of each sweep is known."""
-    return config.source.kind in ("auto", "nvml")
+    return config.source.kind in ("auto", "nvml", "dcgm")
 
 
 class Choice:

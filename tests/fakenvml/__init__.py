@@ -26,8 +26,10 @@ the last nvmlShutdown. The format of the file is described in c/scenario.c, a ne
 pynvml's nvmlInit calls nvmlInitWithFlags: rules for either hold for both, counts are apart.
 """
 
-from tests.fakenvml.build import CannotBuildError, functions, library, wrong_architecture
-from tests.fakenvml.control import Counts, Fake, preload
+from tests.fakelib.build import CannotBuildError
+from tests.fakelib.control import Counts
+from tests.fakenvml.build import functions, library, wrong_architecture
+from tests.fakenvml.control import Fake, preload
 from tests.fakenvml.scenario import ALL_LINKS, NO_INSTANCE, Code, Gpu, Instance, Process, Running, Scenario, Typed, Xid
 
 __all__ = [

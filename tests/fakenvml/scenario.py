@@ -5,31 +5,26 @@ Rule 2: None means the driver has no such thing: NOT_SUPPORTED.
 Rule 3: text() knows the format (described in c/scenario.c) and nothing else does.
 """
 
-import itertools
-import os
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+from tests.fakelib import scenario as common
+from tests.fakelib.scenario import Changes, Hangs, quoted, replaced
 from tests.fakenvml.build import functions, library
 
 ALL_LINKS = 0xFFFF_FFFF  # scopeId for the sum over all NVLinks
 NO_INSTANCE = 0xFFFF_FFFF
 
-Scalar = int | float | str | bytes
-Answer = Scalar | tuple[Scalar, ...] | None
-Key = str | tuple[str | int, ...]  # "nvmlDeviceGetPowerUsage", ("nvmlDeviceGetClockInfo", 1), or "*" for every function
+Answer = common.Answer
+Key = common.Key
 FieldKey = int | tuple[int, int]  # field id, or (field id, scope)
 
 _WIDE_FIELDS = frozenset(
     {83, 191, *range(3, 29), *range(74, 82), 138, 139, 140, 141, *range(201, 222), *range(235, 251), 269, 270, 271}
 )
-_clock = itertools.count()
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +74,8 @@ class Xid:
     ci: int = NO_INSTANCE
 
 
-class _Changes:
-    """Copies with changes, for the frozen dataclasses below."""
-
-    __slots__ = ()
-
-    def but(self, **changes: Any) -> Self:
-        """A copy. A mapping is laid over the old one, entry by entry; anything else replaces."""
-        merged = {}
-        for name, new in changes.items():
-            old = getattr(self, name)
-            both = isinstance(old, Mapping) and isinstance(new, Mapping)
-            merged[name] = {**_plain(old), **_plain(new)} if both else new
-        return replace(self, **merged)  # type: ignore[type-var]  # every user of this class is a dataclass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance(_Changes):
+class Instance(Changes):
     """A MIG device: one compute instance of a GPU instance."""
 
     uuid: str
@@ -112,7 +92,7 @@ class Instance(_Changes):
     gpm: Mapping[int, MetricAnswer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
 
     def facts(self) -> dict[Key, Answer]:
@@ -131,14 +111,14 @@ class Instance(_Changes):
 
     def lines(self) -> Iterator[str]:
         """The lines of this device, without the words that name it."""
-        yield f"uuid {_quoted(self.uuid)}"
+        yield f"uuid {quoted(self.uuid)}"
         yield f"gi {self.gi}"
         yield f"ci {self.ci}"
         yield from _device_lines(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(_Changes):
+class Gpu(Changes):
     """A GPU. `lost`: fell off the bus. `gone`: no longer counted, later GPUs move up."""
 
     uuid: str
@@ -159,7 +139,7 @@ class Gpu(_Changes):
     gpm: Mapping[int, MetricAnswer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
     instances: tuple[Instance | None, ...] = ()  # by MIG index; None is a hole
     lost: bool = False
@@ -186,15 +166,15 @@ class Gpu(_Changes):
         old = self.instances[index]
         if old is None:
             raise ValueError(f"{self.uuid} has no MIG device {index}")
-        return replace(self, instances=_replaced(self.instances, index, old.but(**changes)))
+        return replace(self, instances=replaced(self.instances, index, old.but(**changes)))
 
     def without_instance(self, index: int, /) -> Self:
         """A copy in which MIG device *index* was destroyed; the others keep their index."""
-        return replace(self, instances=_replaced(self.instances, index, None))
+        return replace(self, instances=replaced(self.instances, index, None))
 
     def lines(self) -> Iterator[str]:
         """The lines of this GPU, without the words that name it."""
-        yield f"uuid {_quoted(self.uuid)}"
+        yield f"uuid {quoted(self.uuid)}"
         if self.lost:
             yield "lost"
         if self.gone:
@@ -206,7 +186,7 @@ class Gpu(_Changes):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario(_Changes):
+class Scenario(Changes):
     """All that the driver answers. Its own rules hold for calls without a device, and for every GPU."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -222,20 +202,20 @@ class Scenario(_Changes):
     answers: Mapping[Key, Answer] = field(default_factory=dict)
     errors: Mapping[Key, int | None] = field(default_factory=dict)
     delays: Mapping[Key, float] = field(default_factory=dict)  # seconds
-    hangs: AbstractSet[Key] = frozenset()
+    hangs: Hangs = frozenset()
     crashes: AbstractSet[Key] = frozenset()
 
     def with_gpu(self, slot: int, /, **changes: Any) -> Self:
         """A copy with the GPU in *slot* changed; see `but`."""
-        return replace(self, gpus=_replaced(self.gpus, slot, self.gpus[slot].but(**changes)))
+        return replace(self, gpus=replaced(self.gpus, slot, self.gpus[slot].but(**changes)))
 
     def with_instance(self, slot: int, index: int, /, **changes: Any) -> Self:
         """A copy with one MIG device changed; see `but`."""
-        return replace(self, gpus=_replaced(self.gpus, slot, self.gpus[slot].with_instance(index, **changes)))
+        return replace(self, gpus=replaced(self.gpus, slot, self.gpus[slot].with_instance(index, **changes)))
 
     def without_instance(self, slot: int, index: int, /) -> Self:
         """A copy in which one MIG device was destroyed."""
-        return replace(self, gpus=_replaced(self.gpus, slot, self.gpus[slot].without_instance(index)))
+        return replace(self, gpus=replaced(self.gpus, slot, self.gpus[slot].without_instance(index)))
 
     def with_xid(self, gpu: int, code: int, *, gi: int = NO_INSTANCE, ci: int = NO_INSTANCE) -> Self:
         """A copy in which one more XID has happened."""
@@ -244,14 +224,14 @@ class Scenario(_Changes):
 
     def library(self) -> Path:
         """The folder of the fake that lacks what this driver lacks."""
-        return library(frozenset(self.missing))
+        return library(self.missing)
 
     def lines(self) -> Iterator[str]:
         """The lines of the file."""
         if self.driver is not None:
-            yield f"driver {_quoted(self.driver)}"
+            yield f"driver {quoted(self.driver)}"
         if self.nvml is not None:
-            yield f"nvml {_quoted(self.nvml)}"
+            yield f"nvml {quoted(self.nvml)}"
         if self.cuda is not None:
             yield f"cuda {self.cuda}"
         if self.global_lock:
@@ -274,21 +254,10 @@ class Scenario(_Changes):
 
     def write(self, path: Path) -> Path:
         """Replace the file in one step; the fake sees it at its next call."""
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
-            aside.write(self.text())
-        # No two versions ever have the same time, or the fake would not see the second.
-        stamp = time.time_ns() + next(_clock)
-        os.utime(aside.name, ns=(stamp, stamp))
-        Path(aside.name).chmod(0o644)  # otelgpu may run as another user
-        Path(aside.name).replace(path)
-        return path
+        return common.write(path, self.lines())
 
 
 Device = Gpu | Instance
-
-
-def _replaced(items: tuple[_T, ...], index: int, item: _T) -> tuple[_T, ...]:
-    return (*items[:index], item, *items[index + 1 :])
 
 
 def _process_list(processes: tuple[Process, ...] | None) -> Answer:
@@ -311,30 +280,12 @@ def _device_lines(device: Device) -> Iterator[str]:
 
 
 def _rule_lines(owner: Device | Scenario, answers: Mapping[Key, Answer]) -> Iterator[str]:
-    for key, answer in answers.items():
-        if answer is not None:
-            values = answer if isinstance(answer, tuple) else (answer,)
-            yield f"{_call(key)} = {' '.join(map(_value, values))}"
-    yield from (f"{_call(key)} ! {code}" for key, code in owner.errors.items() if code is not None)
-    yield from (f"{_call(key)} delay_us {round(seconds * 1e6)}" for key, seconds in owner.delays.items() if seconds)
-    yield from sorted(f"{_call(key)} hang" for key in owner.hangs)  # a set has no order
-    yield from sorted(f"{_call(key)} crash" for key in owner.crashes)
-
-
-def _plain(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-    # "x" and ("x",) are one key
-    return {key[0] if isinstance(key, tuple) and len(key) == 1 else key: item for key, item in mapping.items()}
+    yield from common.answer_lines(answers, functions())
+    yield from common.rule_lines(owner, functions())
 
 
 def _normal(key: Key) -> tuple[str | int, ...]:
     return (key,) if isinstance(key, str) else key
-
-
-def _call(key: Key) -> str:
-    name, *args = (key,) if isinstance(key, str) else key
-    if name != "*" and name not in functions():
-        raise ValueError(f"the fake has no {name}: add a row to functions.def")
-    return f"{name}[{','.join(map(str, args))}]" if args else str(name)
 
 
 def _field(identity: int, number: float | Code | Typed) -> str:
@@ -352,12 +303,3 @@ def _metric(value: float | Code | Running) -> str:
     if isinstance(value, Code):
         return f"! {value.code}"
     return f"+ {value.total}" if isinstance(value, Running) else f"= {value}"
-
-
-def _value(value: Scalar) -> str:
-    return _quoted(value) if isinstance(value, str | bytes) else repr(value)
-
-
-def _quoted(text: str | bytes) -> str:
-    raw = text.encode() if isinstance(text, str) else text
-    return '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in raw) + '"'

@@ -19,7 +19,7 @@ import pynvml
 from otelgpu.counts import CLOCK_COUNTS, ClockCounts, Counting
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Device, Gap, Missing
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle, address_of
 from otelgpu.sources.nvml.plan import Answer

@@ -22,7 +22,7 @@ import pynvml
 
 from otelgpu.events import Told, Xid, unheard
 from otelgpu.model import Gap
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle, address_of
 

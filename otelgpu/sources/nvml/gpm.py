@@ -16,7 +16,7 @@ import pynvml
 
 from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Missing, Reading
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.plan import Answer, attributes_of, in_kind, told

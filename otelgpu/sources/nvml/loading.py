@@ -1,9 +1,8 @@
 """Where the driver library is, and why it does not load: in the loader's words, and what the loader keeps to itself.
 
 Without a driver root the loader finds it. With one (a driver that another container or the host has installed, mounted
-below a folder) it is looked for there and nowhere else, since the one of this image may be for another driver. A link
-there is followed as within that root. What is loaded under its full path pynvml finds by its name: dlopen takes a
-library of that soname that is loaded already.
+below a folder) it is looked for there and nowhere else, since the one of this image may be for another driver. What is
+loaded under its full path pynvml finds by its name: dlopen takes a library of that soname that is loaded already.
 
 The loader passes over a library for another processor and then says that there is none (glibc 2.36): an image for
 arm64 on an amd64 node, or a host folder mounted from the wrong place, looks like a missing driver.
@@ -18,18 +17,10 @@ from pathlib import Path
 
 import pynvml
 
+from otelgpu.sources.roots import IN_ROOT, below
+
 LIBRARY = "libnvidia-ml.so.1"
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
-# Below a driver root: of Red Hat, Debian and Ubuntu, Debian's alternatives, GKE, and NixOS.
-IN_ROOT = (
-    "usr/lib64",
-    f"usr/lib/{os.uname().machine}-linux-gnu",
-    f"usr/lib/{os.uname().machine}-linux-gnu/nvidia/current",
-    "lib64",
-    "usr/local/nvidia/lib64",
-    "run/opengl-driver/lib",
-)
-MOST_LINKS = 8
 MACHINES: Mapping[int, str] = {3: "x86", 40: "ARM", 62: "x86-64", 183: "AArch64", 243: "RISC-V", 21: "POWER"}
 
 
@@ -56,18 +47,7 @@ def loaded(root: str = "") -> Iterator[None]:
 
 def library_in(root: str) -> str | None:
     """Return the path of the library below *root*, or its bare name without one; None where that root has none."""
-    if not root:
-        return LIBRARY
-    for folder in IN_ROOT:
-        path = Path(root, folder, LIBRARY)
-        for _ in range(MOST_LINKS):
-            if not path.is_symlink():
-                break
-            target = path.readlink()
-            path = Path(root, *target.parts[1:]) if target.is_absolute() else path.parent / target
-        if path.is_file():
-            return str(path)
-    return None
+    return below(root, LIBRARY) if root else LIBRARY
 
 
 def loading_error(root: str = "") -> str:

@@ -15,9 +15,10 @@ from functools import partial
 import pynvml
 
 from otelgpu.model import Device, Gap
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole, text_of, text_or_nothing
 from otelgpu.sources.nvml.handles import Handle, address_of
+from otelgpu.sources.profile import profile_of
 
 LIMIT = 64  # far above any GPU: a driver in trouble may answer anything
 MOST = 7  # instances of a GPU, where the driver does not say
@@ -129,10 +130,3 @@ class Layout:
         except pynvml.NVMLError as error:
             raise_if_whole(error)
             return None
-
-
-def profile_of(name: str) -> str:
-    """Find the GPU instance's profile in a MIG device's name: "NVIDIA A100 MIG 1c.3g.20gb" has "3g.20gb"."""
-    profile = name.rpartition("MIG ")[2].strip()
-    first, _, rest = profile.partition(".")
-    return rest if first.endswith("c") and first[:-1].isdigit() else profile

@@ -21,7 +21,7 @@ from otelgpu.fields.measures import INT64_HIGHEST
 from otelgpu.fields.row import Level, Number
 from otelgpu.model import Attributes, Device, Gap, Missing, Reading
 from otelgpu.sources import DeviceDownError
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.questions import (

@@ -18,7 +18,7 @@ import pynvml
 from otelgpu.ledger import total
 from otelgpu.model import Device, DeviceUse, Gap, Owner, Use
 from otelgpu.processes.owners import NOBODY_KNOWN, Known, ProcessOwners
-from otelgpu.sources.nvml.again import Again
+from otelgpu.sources.again import Again
 from otelgpu.sources.nvml.errors import gap_of, raise_if_whole
 from otelgpu.sources.nvml.handles import Handle
 from otelgpu.sources.nvml.lists import compute_processes, graphics_processes, mps_processes

@@ -1,7 +1,5 @@
 /* What surrounds every call: counting, the state of the library, delays, hangs, errors, lost devices, the global lock. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,22 +11,10 @@ static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool closing;
 
-void pause_us(uint64_t us) {
-    struct timespec left = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {}
-}
-
 static _Noreturn void overlap(const char *who) {
     fprintf(stderr, "fakenvml: abort: %s overlaps nvmlShutdown\n", who);
     abort();
 }
-
-/* ---- rules: the first that says something wins ---- */
-
-typedef struct {
-    const Entry *rules[8];
-    int n;
-} Rules;
 
 static Rules rules_for(const Call *call, Fn fn, const Args *args) {
     Rules found = {.n = 0};
@@ -36,41 +22,9 @@ static Rules rules_for(const Call *call, Fn fn, const Args *args) {
     for (size_t i = 0; i < COUNT_OF(devices); i++) {
         const Device *d = devices[i];
         if (!d || (i == 1 && d == call->device)) continue;
-        const Entry *candidates[] = {
-            d->rows[fn] ? entry_find(d, fn, args) : NULL,
-            args->n && d->rows[fn] ? entry_find(d, fn, &NO_ARGS) : NULL,
-            d->rows[FN_ANY],
-        };
-        for (size_t j = 0; j < COUNT_OF(candidates); j++)
-            if (candidates[j]) found.rules[found.n++] = candidates[j];
+        rules_add(&found, d->rows, fn, args);
     }
     return found;
-}
-
-static bool hangs(const Rules *r) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->hang) return true;
-    return false;
-}
-
-static void crash_if_wanted(const Rules *r) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->crash) {
-            signal(SIGSEGV, SIG_DFL);
-            raise(SIGSEGV);
-        }
-}
-
-static uint64_t delay(const Rules *r) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->delay_us) return r->rules[i]->delay_us;
-    return 0;
-}
-
-static nvmlReturn_t error(const Rules *r) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->has_error) return (nvmlReturn_t)r->rules[i]->error;
-    return NVML_SUCCESS;
 }
 
 /* ---- devices ---- */
@@ -105,11 +59,12 @@ static bool renew(Call *call, bool has_device, uint32_t id) {
 /* Delays and hangs; the scenario may be a newer one afterwards. */
 static void suffer(Call *call, Fn fn, bool has_device, uint32_t id, const Args *args) {
     Rules rules = rules_for(call, fn, args);
-    uint64_t us = delay(&rules);
+    uint64_t us = rules_delay(&rules);
     if (us) pause_us(us);
-    crash_if_wanted(&rules);
+    rules_crash(&rules);
+    int met = rules_met(&rules);
     unsigned generation = atomic_load(&release_generation);
-    while (hangs(&rules) && generation == atomic_load(&release_generation)) {
+    while (rules_hang(&rules, met) && generation == atomic_load(&release_generation)) {
         pause_us(POLL_US);
         if (renew(call, has_device, id)) rules = rules_for(call, fn, args);
     }
@@ -162,7 +117,7 @@ nvmlReturn_t call_begin(Call *call, Fn fn, Wants wants, nvmlDevice_t handle, con
     nvmlReturn_t rc = wants == SYSTEM ? NVML_SUCCESS : state_of(call, handle);
     if (rc == NVML_SUCCESS) {
         Rules rules = rules_for(call, fn, args);
-        rc = error(&rules);
+        rc = (nvmlReturn_t)rules_error(&rules);
     }
     if (rc == NVML_SUCCESS && ((wants == GPU && call->device->parent) || (wants == INSTANCE && !call->device->parent)))
         rc = NVML_ERROR_INVALID_ARGUMENT;
@@ -178,7 +133,7 @@ nvmlReturn_t call_device(Call *call, Fn fn, Device *device, const Args *args) {
     nvmlReturn_t rc = state_of(call, handle_pointer(id));
     if (rc != NVML_SUCCESS) return rc;
     Rules rules = rules_for(call, fn, args);
-    return error(&rules);
+    return (nvmlReturn_t)rules_error(&rules);
 }
 
 /* ---- answers ---- */
@@ -227,7 +182,7 @@ static nvmlReturn_t start(Fn fn) {
     lock_if_wanted(&call);
     suffer(&call, FN_nvmlInit_v2, false, 0, &NO_ARGS);
     Rules rules = rules_for(&call, FN_nvmlInit_v2, &NO_ARGS);
-    nvmlReturn_t rc = call.scenario->missing[fn] ? NVML_ERROR_FUNCTION_NOT_FOUND : error(&rules);
+    nvmlReturn_t rc = call.scenario->missing[fn] ? NVML_ERROR_FUNCTION_NOT_FOUND : (nvmlReturn_t)rules_error(&rules);
     if (rc == NVML_SUCCESS && gauge_add(GAUGE_INITS, 1) == 1) events_restart();
     return call_end(&call, rc);
 }
@@ -258,7 +213,7 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
         call.device = &call.scenario->system;
         suffer(&call, FN_nvmlShutdown, false, 0, &NO_ARGS);
         Rules rules = rules_for(&call, FN_nvmlShutdown, &NO_ARGS);
-        rc = error(&rules);
+        rc = (nvmlReturn_t)rules_error(&rules);
     }
     if (rc == NVML_SUCCESS) gauge_add(GAUGE_INITS, -1);
     atomic_store(&closing, false);

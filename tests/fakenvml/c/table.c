@@ -1,6 +1,4 @@
 /* The functions whose answers come from the scenario as they stand, and all names. */
-#include <stdlib.h>
-#include <string.h>
 #include "fake.h"
 
 const char *const fn_names[FN_COUNT] = {
@@ -14,28 +12,15 @@ const char *const fn_names[FN_COUNT] = {
 #undef BY_HAND
 };
 
-static Fn sorted[FN_COUNT];
+static const char *const gauge_names[GAUGE_COUNT] = {"inflight", "inits", "samples", "event_sets"};
 
-static int by_name(const void *a, const void *b) { return strcmp(fn_names[*(const Fn *)a], fn_names[*(const Fn *)b]); }
+const Identity identity = {
+    "fakenvml", "FAKENVML_SCENARIO", "FAKENVML_COUNTS", fn_names, FN_COUNT, gauge_names, GAUGE_COUNT,
+};
 
-__attribute__((constructor)) static void sort_names(void) {
-    for (int i = 0; i < FN_COUNT; i++) sorted[i] = (Fn)i;
-    qsort(sorted, FN_COUNT, sizeof *sorted, by_name);
-}
+Fn fn_ruled_by(Fn fn) { return fn == FN_nvmlInitWithFlags ? FN_nvmlInit_v2 : fn; }
 
-Fn fn_by_name(const char *name, size_t length) {
-    int low = 0, high = FN_COUNT - 1;
-    while (low <= high) {
-        int middle = (low + high) / 2;
-        const char *candidate = fn_names[sorted[middle]];
-        int order = strncmp(name, candidate, length);
-        if (order == 0 && candidate[length]) order = -1;
-        if (order == 0) return sorted[middle];
-        if (order < 0) high = middle - 1;
-        else low = middle + 1;
-    }
-    return FN_COUNT;
-}
+void path_changed(void) { events_restart(); } /* another test: its events are numbered anew */
 
 #define ASK(name, wants, params, args, ...)                                             \
     EXPORT nvmlReturn_t name params {                                                   \

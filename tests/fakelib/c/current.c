@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "fake.h"
+#include "fakelib.h"
 
 static pthread_mutex_t swap_lock = PTHREAD_MUTEX_INITIALIZER; /* `current`; held for nanoseconds */
 static pthread_mutex_t read_lock = PTHREAD_MUTEX_INITIALIZER; /* one reader of the file at a time */
@@ -16,7 +16,7 @@ static _Atomic uint64_t checked_at;
 
 static const char *wanted_path(void) {
     const char *path = atomic_load(&used_path);
-    return path ? path : getenv("FAKENVML_SCENARIO");
+    return path ? path : getenv(identity.scenario_variable);
 }
 
 static uint64_t now_us(void) {
@@ -25,20 +25,20 @@ static uint64_t now_us(void) {
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-void scenario_hold(Scenario *s) { atomic_fetch_add(&s->refs, 1); }
+void scenario_hold(Scenario *s) { atomic_fetch_add(&held(s)->refs, 1); }
 
 void scenario_release(Scenario *s) {
-    if (s && atomic_fetch_sub(&s->refs, 1) == 1) scenario_free(s);
+    if (s && atomic_fetch_sub(&held(s)->refs, 1) == 1) scenario_free(s);
 }
 
-static bool is_current(const Scenario *s, const char *path, const struct stat *st) {
+static bool is_current(const Held *s, const char *path, const struct stat *st) {
     return s && s->inode == st->st_ino && s->size == (uint64_t)st->st_size && s->mtime.tv_sec == st->st_mtim.tv_sec &&
            s->mtime.tv_nsec == st->st_mtim.tv_nsec && (s->path == path || strcmp(s->path, path) == 0);
 }
 
 static Scenario *hold_current(const char *path, const struct stat *st) {
     pthread_mutex_lock(&swap_lock);
-    Scenario *s = current && (!st || is_current(current, path, st)) ? current : NULL;
+    Scenario *s = current && (!st || is_current(held(current), path, st)) ? current : NULL;
     if (s) scenario_hold(s);
     pthread_mutex_unlock(&swap_lock);
     return s;
@@ -68,11 +68,11 @@ static Scenario *read_again(const char *path) {
             char *content = content_of(fd, (size_t)st.st_size);
             s = scenario_parse(path, content);
             free(content);
-            s->mtime = st.st_mtim;
-            s->inode = st.st_ino;
-            s->size = (uint64_t)st.st_size;
-            s->path = strcpy(scenario_memory(s, strlen(path) + 1), path);
-            atomic_init(&s->refs, 2); /* ours and the caller's */
+            held(s)->mtime = st.st_mtim;
+            held(s)->inode = st.st_ino;
+            held(s)->size = (uint64_t)st.st_size;
+            held(s)->path = strcpy(scenario_memory(s, strlen(path) + 1), path);
+            atomic_init(&held(s)->refs, 2); /* ours and the caller's */
             pthread_mutex_lock(&swap_lock);
             Scenario *old = current;
             current = s;
@@ -91,21 +91,21 @@ Scenario *scenario_acquire(void) {
     if (!path) return NULL;
     if (atomic_load(&checked_at)) { /* the scenario asked to be looked at rarely */
         Scenario *s = hold_current(path, NULL);
-        if (s && s->check_us && now_us() - atomic_load(&checked_at) < s->check_us) return s;
+        if (s && held(s)->check_us && now_us() - atomic_load(&checked_at) < held(s)->check_us) return s;
         if (s) scenario_release(s);
     }
     if (stat(path, &st) != 0) return hold_current(path, NULL);
     Scenario *s = hold_current(path, &st);
     if (!s) s = read_again(path);
-    if (s) atomic_store(&checked_at, s->check_us ? now_us() : 0);
+    if (s) atomic_store(&checked_at, held(s)->check_us ? now_us() : 0);
     return s;
 }
 
-/* Use this file from now on; NULL goes back to FAKENVML_SCENARIO. Returns 0 when there is a scenario. */
-EXPORT int fakenvml_use(const char *path) {
+/* Use this file from now on; NULL goes back to the fake's variable. Returns 0 when there is a scenario. */
+EXPORT int fakelib_use(const char *path) {
     const char *before = atomic_load(&used_path);
     if (!before || !path || strcmp(before, path)) {
-        events_restart(); /* another test: its events are numbered anew */
+        path_changed();
         atomic_store(&used_path, path ? strdup(path) : NULL);
     }
     atomic_store(&checked_at, 0);

@@ -1,0 +1,127 @@
+"""What happened to the GPUs since the sweep before: XIDs and clock events, from the samples that the engine keeps.
+
+Rule 1: nothing is asked for what nobody wants.
+Rule 2: what the engine knew before the first look is not counted: it happened before the counts began. From then on
+        nothing is counted twice, over another connection to the same engine neither.
+Rule 3: counts are given with what they come from: while that cannot be read there is none, or a standing number would
+        look like a quiet time.
+Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in those of the slots.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import c_longlong
+
+from otelgpu.counts import CLOCK_COUNTS, XID_COUNTS, ClockCounts, Counting, XidCounts
+from otelgpu.events import Told, Xid, unheard
+from otelgpu.fields import CATALOGUE, Field
+from otelgpu.model import Device, Gap, Missing, Reading
+from otelgpu.sources.dcgm.connection import Connection
+from otelgpu.sources.dcgm.errors import DISCONNECTED, DcgmError, gap_of
+from otelgpu.sources.dcgm.readable import CLOCK_REASONS, XID_ERRORS
+from otelgpu.sources.dcgm.structs import FE_GPU, Enumeration
+from otelgpu.sources.dcgm.values import MICRO, Refusal, judged
+from otelgpu.sources.dcgm.watches import Watched
+
+NOT_HEARD = Refusal(Gap.FAILED, "the engine has not been asked yet")
+HEARD_OF: Mapping[int, frozenset[int]] = {XID_ERRORS: XID_COUNTS | {XID_ERRORS}, CLOCK_REASONS: CLOCK_COUNTS}
+
+
+class Counted:
+    """Counts for the fields that are wanted."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counting = Counting()
+        self._told: Told = unheard
+        self._fields: tuple[Field, ...] = ()
+        self._xids = XidCounts((), self._counting, clock)
+        self._clocks: dict[str, ClockCounts] = {}  # by UUID
+        self._codes: dict[str, int] = {}  # the last XID, by UUID
+        self._since: dict[int, int] = {}  # DCGM's time of what comes next, by field
+        self._refusals: dict[int, Refusal] = {}
+
+    @property
+    def sources(self) -> Sequence[int]:
+        """The fields whose samples are counted."""
+        wanted = {field.id for field in self._fields}
+        return [id_ for id_, counts in HEARD_OF.items() if counts & wanted]
+
+    def want(self, fields: Iterable[Field], counting: Counting, told: Told) -> None:
+        """Count for other fields from now on. What has been counted stays."""
+        self._fields = tuple(field for field in fields if any(field.id in ids for ids in HEARD_OF.values()))
+        self._counting, self._told = counting, told
+        self._xids.want(self._fields, counting)
+        for clocks in self._clocks.values():
+            clocks.want(self._fields, counting)
+
+    def listen(self, connection: Connection, watched: Watched, uuids: Mapping[int, str]) -> None:
+        """Take what has come; *uuids* are those of the GPUs by DCGM's id. Raise DcgmError when the engine is gone."""
+        for id_ in self.sources:
+            if id_ not in watched.heard:
+                self._refusals[id_] = watched.refused.get(id_, NOT_HEARD)
+                continue
+            try:
+                self._take(connection, id_, watched.heard[id_], uuids)
+            except DcgmError as error:
+                if error.code in DISCONNECTED:
+                    raise
+                self._refusals[id_] = Refusal(gap_of(error.code), str(error))
+            else:
+                self._refusals.pop(id_, None)
+
+    def answers(self, device: Device) -> list[Reading | Missing]:
+        """Give what was counted of a GPU, or why there is nothing."""
+        found: list[Reading | Missing] = []
+        for id_ in self.sources:
+            fields = [field for field in self._fields if field.id in HEARD_OF[id_]]
+            if (refusal := self._refusals.get(id_)) is not None:
+                found += (Missing(field, device, refusal.gap, refusal.reason) for field in fields)
+            elif id_ == XID_ERRORS:
+                found += self._of_xids(device, self._codes.get(device.uuid, 0))
+            else:
+                found += self._clocks_of(device.uuid).readings(device)
+        return found
+
+    def heard(self, device: Device) -> Sequence[Reading]:
+        """Give the XIDs of a GPU that does not answer; nothing where it had none."""
+        code = self._codes.get(device.uuid)
+        return () if code is None or XID_ERRORS not in self.sources else self._of_xids(device, code)
+
+    def _of_xids(self, device: Device, last: int) -> list[Reading]:
+        first = [Reading(field, device, last) for field in self._fields if field.id == XID_ERRORS]
+        return [*first, *self._xids.readings(device)]
+
+    def _clocks_of(self, uuid: str) -> ClockCounts:
+        clocks = self._clocks.get(uuid)
+        if clocks is None:
+            clocks = self._clocks[uuid] = ClockCounts(self._fields, self._counting, self._clock)
+        return clocks
+
+    def _take(self, connection: Connection, id_: int, place: tuple[int, int], uuids: Mapping[int, str]) -> None:
+        is_first = id_ not in self._since
+        field = CATALOGUE[id_]
+
+        def each(kind: int, entity: int, values: "ctypes._Pointer[ctypes.Structure]", many: int, _: object) -> int:
+            uuid = uuids.get(entity, "") if kind == FE_GPU else ""
+            for value in values[:many]:
+                number = judged(value, field)
+                if uuid and isinstance(number, int):
+                    self._note(id_, uuid, number, value.ts / MICRO, is_counted=not is_first)
+            return 0
+
+        after = c_longlong(0)
+        group, fields = place
+        since = self._since.get(id_, 0)
+        connection.ask("dcgmGetValuesSince_v2", group, fields, since, ctypes.byref(after), Enumeration(each), None)
+        self._since[id_] = after.value
+
+    def _note(self, id_: int, uuid: str, number: int, unix: float, *, is_counted: bool) -> None:
+        if id_ == CLOCK_REASONS:
+            if is_counted:
+                self._clocks_of(uuid).add(number)
+        elif number:
+            self._codes[uuid] = number
+            if is_counted:
+                self._xids.add(uuid, number)
+                self._told(Xid(uuid, number, unix))
