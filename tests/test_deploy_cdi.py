@@ -79,5 +79,5 @@ def test_the_driver_comes_over_cdi_and_no_right_is_needed(folder: Path) -> None:
 
     assert set(values(page, "DCGM_FI_DEV_GPU_TEMP")) == {"0", "1"}
     assert {line.partition("\t")[2] for line in status if line.startswith("Cap")} == {"0" * 16}
-    assert {node.st_uid for node in nodes.values()} == {65534}  # also of cap1, which changes MIG: docs/security.md
+    assert {node.st_uid for node in nodes.values()} == {65534}  # of cap1, which changes MIG, too: docs/security.md
     assert ended == 0

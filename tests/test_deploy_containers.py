@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import ssl
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -23,10 +24,12 @@ import bcrypt
 import pytest
 
 from otelgpu.config.owning import KUBELET_SOCKET
+from tests import fakedcgm
 from tests.conftest import ROOT
 from tests.deploy import helm, kustomize
-from tests.deploy.containers import container, environ_of, laid_out, moved
+from tests.deploy.containers import container, containers, environ_of, laid_out, moved
 from tests.fakeapi import certificate
+from tests.fakedcgm import models as engines
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import library, models
 from tests.fakenvml.build import SONAME
@@ -46,7 +49,8 @@ WAYS: dict[str, Callable[[], list[Any]]] = {
     **{f"helm {path.stem}": partial(_chart, path) for path in helm.VALUES},
 }
 LOOKED_INTO = ("kustomize otlp", "kustomize tls", "helm otlp-values")  # by tests of their own
-NODE = models.h100(2)
+PROFILED = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+NODE = models.a100(2)  # of which the driver has no profiling
 HEADERS = {("otelgpu-otlp", "headers"): "authorization=Bearer secret"}
 
 
@@ -91,6 +95,17 @@ class Container:
             return str(reply.read().decode())
 
 
+def copied(objects: list[Any], folder: Path, places: dict[str, Path]) -> None:
+    """Run the container that copies DCGM's library, out of folders as they are in NVIDIA's image."""
+    image = folder / "image" / "x86_64-linux-gnu"
+    image.mkdir(parents=True)
+    shutil.copy(fakedcgm.library() / "libdcgm.so.4", image / "libdcgm.so.4.5.2")
+    (image / "libdcgm.so.4").symlink_to("libdcgm.so.4.5.2")
+    (copier,) = (one for one in containers(objects) if one["name"] == "dcgm-library")
+    command = [moved(text, places | {"/usr/lib": image.parent}) for text in copier["command"]]
+    subprocess.run(command, check=True, timeout=LIMIT)
+
+
 @contextmanager
 def started(way: str, folder: Path, kubelet: Kubelet, secret: Path, **changes: str) -> Iterator[Container]:
     """Start the container with its arguments and variables; only the port and the paths of mounts are others."""
@@ -104,6 +119,11 @@ def started(way: str, folder: Path, kubelet: Kubelet, secret: Path, **changes: s
         told.setdefault("OTELGPU_KUBERNETES_SOCKET", f"{KUBELET_SOCKET}")
     if given["driver"] in places.values():
         told["LD_LIBRARY_PATH"] = ""
+    if "OTELGPU_DCGM_LIBRARY" in told:
+        copied(objects, folder, places)
+        engine = engines.a100(2).but(addresses=(told["OTELGPU_DCGM_ADDRESS"],))
+        engine.write(folder / "engine")
+        told |= {"LD_LIBRARY_PATH": "", "FAKEDCGM_SCENARIO": str(folder / "engine")}
     told["OTELGPU_SERVER_LISTEN"] = re.sub(r":\d+$", ":0", told.get("OTELGPU_SERVER_LISTEN", "127.0.0.1:9400"))
     told = {name: moved(text, places) for name, text in (told | changes).items()}
     arguments = [moved(text, places) for text in container(objects).get("args", ())]
@@ -122,6 +142,10 @@ def test_a_container_starts_and_shows_the_gpus(way: str, tmp_path: Path, kubelet
 
     with started(way, tmp_path, kubelet, secret) as running:
         until(lambda: shown() == owners, "the owner")
+        if "dcgm" in mounted:
+            until(
+                lambda: set(values(running.get(), "DCGM_FI_PROF_GR_ENGINE_ACTIVE")) == {"0", "1"}, "what DCGM measures"
+            )
         lines = lines_of(running.get())
 
     assert {line.labels["gpu"] for line in lines if line.name == "DCGM_FI_DEV_GPU_TEMP"} == {"0", "1"}

@@ -147,6 +147,7 @@ def test_the_examples_of_the_documentation_are_built(examples: list[list[Json]])
     assert environ_of(container(mig))["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
 
     assert [one["name"] for one in containers(operator)] == ["dcgm-library", "otelgpu"]
+    assert is_restricted(operator)
     assert environ_of(container(operator))["OTELGPU_DCGM_ADDRESS"] == "nvidia-dcgm.gpu-operator.svc:5555"
 
 
@@ -216,6 +217,28 @@ def test_only_the_engine_of_dcgm_has_a_capability() -> None:
         ("dcgm", "dcgm-library"): (65534, {"drop": ["ALL"]}),
         ("dcgm", "dcgm"): (0, {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
     }
+
+
+def test_the_words_say_where_pod_security_lets_a_pod_in() -> None:
+    """An overlay that they call restricted, and that is not, makes no pod at all in such a namespace."""
+    text = " ".join((ROOT / "docs" / "kubernetes.md").read_text().split())
+    match = re.search(r"Under Pod Security admission the base and (.*?) pass as `restricted`", text)
+    assert match is not None
+
+    assert sorted(re.findall(r"`(.*?)`", match[1])) == [name for name in OVERLAYS if is_restricted(overlay(name))]
+
+
+def is_restricted(objects: list[Json]) -> bool:
+    """Whether the profile `restricted` of the Pod Security Standards has nothing against the pods."""
+    spec = daemonset(objects)["spec"]["template"]["spec"]
+    contexts = [one["securityContext"] for one in containers(objects)]
+    return (
+        not any(spec.get(key) for key in ("hostPID", "hostNetwork", "hostIPC"))
+        and all({*volume} <= {"name", "configMap", "secret", "emptyDir"} for volume in spec.get("volumes", ()))
+        and all(one["runAsNonRoot"] and one["runAsUser"] and not one["allowPrivilegeEscalation"] for one in contexts)
+        and all(one["capabilities"] == {"drop": ["ALL"]} for one in contexts)
+        and all(one["seccompProfile"]["type"] == "RuntimeDefault" for one in contexts)
+    )
 
 
 def test_the_engine_of_dcgm_is_where_otelgpu_asks() -> None:
