@@ -119,15 +119,16 @@ def started(way: str, folder: Path, kubelet: Kubelet, secret: Path, **changes: s
         told.setdefault("OTELGPU_KUBERNETES_SOCKET", f"{KUBELET_SOCKET}")
     if given["driver"] in places.values():
         told["LD_LIBRARY_PATH"] = ""
+    engine = engines.a100(2).but(addresses=(told.get("OTELGPU_DCGM_ADDRESS", ""),))
     if "OTELGPU_DCGM_LIBRARY" in told:
         copied(objects, folder, places)
-        engine = engines.a100(2).but(addresses=(told["OTELGPU_DCGM_ADDRESS"],))
-        engine.write(folder / "engine")
+        engine.but(gone=True).write(folder / "engine")
         told |= {"LD_LIBRARY_PATH": "", "FAKEDCGM_SCENARIO": str(folder / "engine")}
     told["OTELGPU_SERVER_LISTEN"] = re.sub(r":\d+$", ":0", told.get("OTELGPU_SERVER_LISTEN", "127.0.0.1:9400"))
     told = {name: moved(text, places) for name, text in (told | changes).items()}
     arguments = [moved(text, places) for text in container(objects).get("args", ())]
     with serving(NODE, folder, *arguments, environ=told) as served:
+        engine.write(folder / "engine")  # it starts at the same time, and takes longer
         yield Container(served, secret, "[::1]" if "[::]" in told["OTELGPU_SERVER_LISTEN"] else "127.0.0.1")
 
 
