@@ -275,7 +275,7 @@ def serving(
     path, counts = folder / "scenario", folder / "counts"
     env = _environ(scenario, folder, environ)
     command = [sys.executable, *program, *flags]
-    if not any(flag.startswith("--listen") for flag in flags):
+    if "OTELGPU_SERVER_LISTEN" not in env and not any(flag.startswith("--listen") for flag in flags):
         command += ["--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None
