@@ -48,9 +48,10 @@ def running(command: Sequence[str], ready: str, log: Path) -> Iterator[tuple[int
 
 @contextmanager
 def working_in() -> Iterator[Path]:
-    """Give a folder that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="otelgpu-fleet-") as name:
-        yield Path(name)
+    """Give a folder that is removed at the end, unless something went wrong: its logs say what."""
+    folder = Path(tempfile.mkdtemp(prefix="otelgpu-fleet-"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @contextmanager
@@ -227,7 +228,10 @@ def _pushed_to(name: str, gateway: int, nodes: int, folder: Path, url: str) -> N
         def counted() -> Mapping[str, float]:
             used = cpu(gateway)
             of_nodes = [own(page) for page in pages]
-            return {"gateway": used, **{name: sum(node[name] for node in of_nodes) for name in (BATCHES_SENT, BYTES_SENT)}}
+            return {
+                "gateway": used,
+                **{name: sum(node[name] for node in of_nodes) for name in (BATCHES_SENT, BYTES_SENT)},
+            }
 
         time.sleep(2 * PACE)
         rates = over(WINDOW, counted)
