@@ -1,10 +1,11 @@
 """`python -m tests.bench.fleet [PART ...] [NODES ...]`: what reads examples/fleet.py, measured for docs/scaling.md.
 
 Rule 1: not part of `make bench`: it takes minutes, and has no bound to keep.
-Rule 2: parts are `scrape` (a Prometheus), `agent` (one in agent mode that writes to another), `push` (a collector, also
-        the OpenTelemetry Collector where `otelcol` is on the PATH) and `sizes`; all of them when none is named.
-Rule 3: the usual pace is 15 s; how well samples compress is measured at one scrape a second, so that the block of a
-        few minutes holds chunks as full as those of two hours.
+Rule 2: parts are `scrape` (a Prometheus), `agent` (one in agent mode that writes to another), `rotel` and `otelcol`
+        (collectors that are pushed to; the second has to be on the PATH) and `sizes`; all when none is named.
+Rule 3: scrapes and pushes come at their usual paces; how well samples compress is measured at one scrape a second, so
+        that the block of a few minutes holds chunks as full as those of two hours.
+Rule 4: the nodes give way to what is measured: all of them share the machine.
 """
 
 import json
@@ -18,13 +19,14 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.conftest import ROOT
 from tests.push.collectors import Rotel, free_port, rotel_program
 
-PACE, WINDOW = 15, 180  # seconds
+PACE, PUSH_PACE, WINDOW = 15, 60, 180  # seconds
 FAST_NODES, FAST_WINDOW = 10, 360  # one scrape a second: three chunks of 120 samples in each series
 BATCHES_SENT, BYTES_SENT = "otelgpu_otlp_batches_sent_total", "otelgpu_otlp_payload_bytes_total"
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -57,9 +59,9 @@ def working_in() -> Iterator[Path]:
 @contextmanager
 def fleet(nodes: int, folder: Path, *flags: str) -> Iterator[tuple[int, str]]:
     """Run a fleet; give its pid and the address of its list of nodes."""
-    command = [sys.executable, "examples/fleet.py", "--nodes", str(nodes), "--port", "0", *flags]
-    with running(command, r"nodes: (\S+)", folder / "fleet.log") as started:
-        yield started
+    command = ["nice", sys.executable, "examples/fleet.py", "--nodes", str(nodes), "--port", "0", *flags]
+    with running(command, r"nodes: (\S+)", folder / "fleet.log") as one:
+        yield one
 
 
 @contextmanager
@@ -67,8 +69,8 @@ def prometheus(folder: Path, name: str, config: str, *flags: str) -> Iterator[tu
     """Run a Prometheus; give its pid and its address."""
     (folder / f"{name}.yml").write_text(config)
     command = ["prometheus", f"--config.file={folder / name}.yml", "--web.listen-address=127.0.0.1:0", *flags]
-    with running(command, r'msg="Listening on" address=(\S+)', folder / f"{name}.log") as started:
-        yield started
+    with running(command, r'msg="Listening on" address=(\S+)', folder / f"{name}.log") as one:
+        yield one
 
 
 def scrapes(url: str, pace: int) -> str:
@@ -196,48 +198,45 @@ def otelcol(folder: Path, sink: str) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def rotel(folder: Path, sink: str) -> Iterator[tuple[int, str]]:
+def started(collector: Rotel) -> Iterator[tuple[int, str]]:
     """Run a rotel; give its pid and where it takes OTLP."""
-    (folder / "gateway").mkdir()
-    gateway = Rotel(rotel_program(), sink, folder / "gateway")
-    gateway.start()
+    collector.start()
     try:
-        assert gateway.process is not None
-        yield gateway.process.pid, gateway.url("http")
+        assert collector.process is not None
+        yield collector.process.pid, collector.url("http")
     finally:
-        gateway.kill()
+        collector.kill()
 
 
-def pushed(nodes: int) -> None:
+@contextmanager
+def rotel(folder: Path, sink: str) -> Iterator[tuple[int, str]]:
+    """Run a rotel that hands on; give its pid and where it takes OTLP."""
+    (folder / "gateway").mkdir()
+    with started(Rotel(rotel_program(), sink, folder / "gateway")) as one:
+        yield one
+
+
+def pushed(gateway: Callable[[Path, str], AbstractContextManager[tuple[int, str]]], nodes: int) -> None:
     """Print what a collector costs that a fleet pushes to, and that hands on to another one."""
-    for gateway in (rotel, otelcol) if shutil.which("otelcol") else (rotel,):
-        with working_in() as folder:
-            backend = Rotel(rotel_program(), "http://127.0.0.1:9", folder, exporter="blackhole")
-            backend.start()
-            try:
-                with gateway(folder, backend.url("http")) as (pid, url):
-                    _pushed_to(gateway.__name__, pid, nodes, folder, url)
-            finally:
-                backend.kill()
-
-
-def _pushed_to(name: str, gateway: int, nodes: int, folder: Path, url: str) -> None:
-    with fleet(nodes, folder, "--push", url, "--push-interval", str(PACE)) as (_, targets):
+    with (
+        working_in() as folder,
+        started(Rotel(rotel_program(), "http://127.0.0.1:9", folder, exporter="blackhole")) as (_, sink),
+        gateway(folder, sink) as (pid, url),
+        fleet(nodes, folder, "--push", url, "--push-interval", str(PUSH_PACE)) as (_, targets),
+    ):
         pages = [targets.replace("http://", "").replace("targets", f"node-{node:04}") for node in range(nodes)]
 
         def counted() -> Mapping[str, float]:
-            used = cpu(gateway)
-            of_nodes = [own(page) for page in pages]
-            return {
-                "gateway": used,
-                **{name: sum(node[name] for node in of_nodes) for name in (BATCHES_SENT, BYTES_SENT)},
-            }
+            used = cpu(pid)
+            nodes_say = [own(page) for page in pages]
+            sent = {name: sum(node[name] for node in nodes_say) for name in (BATCHES_SENT, BYTES_SENT)}
+            return {"gateway": used, **sent}
 
-        time.sleep(2 * PACE)
+        time.sleep(PUSH_PACE)
         rates = over(WINDOW, counted)
         print(
-            f"{nodes} nodes: {name} {memory(gateway):.0f} MB, at most {memory(gateway, 'VmHWM'):.0f} MB,"
-            f" and {rates['gateway']:.3f} cores,"
+            f"{nodes} nodes: {gateway.__name__} {memory(pid):.0f} MB, at most {memory(pid, 'VmHWM'):.0f} MB,"
+            f" and {rates['gateway']:.4f} cores,"
             f" batches/s {rates[BATCHES_SENT]:.2f} of {rates[BYTES_SENT] / rates[BATCHES_SENT] / 1000:.2f} kB,"
             f" {rates[BYTES_SENT] / 1000:.1f} kB/s",
             flush=True,
@@ -274,7 +273,12 @@ def compressed() -> None:
             )
 
 
-PARTS: Mapping[str, Callable[[int], None]] = {"scrape": scraped, "agent": sent_on, "push": pushed}
+PARTS: Mapping[str, Callable[[int], None]] = {
+    "scrape": scraped,
+    "agent": sent_on,
+    "rotel": partial(pushed, rotel),
+    "otelcol": partial(pushed, otelcol),
+}
 
 
 def main() -> None:
