@@ -22,7 +22,7 @@ from tests.collector_config import Kind, problems, wrong
 from tests.conftest import ROOT
 from tests.fakenvml import models
 from tests.harness import LIMIT, lines_of, serving, until
-from tests.push.collectors import collector
+from tests.push.collectors import Collector, collector, pairs
 from tests.test_prometheus import Prometheus
 
 EXAMPLES = ROOT / "examples"
@@ -244,13 +244,19 @@ def started(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"
         process.wait(LIMIT)
 
 
-def test_a_prometheus_finds_and_scrapes_a_fleet(prometheus: Path, tmp_path: Path) -> None:
+def pushing(there: Collector) -> set[object]:
+    """The names of the nodes whose batches arrived."""
+    resources = [one.resource for received in list(there.received) for one in received.message.resource_metrics]
+    return {pairs(list(resource.attributes))["host.name"] for resource in resources}
+
+
+def test_a_prometheus_finds_and_scrapes_a_fleet_that_pushes_as_well(prometheus: Path, tmp_path: Path) -> None:
     """fleet.py and fleet-prometheus.yml as docs/scaling.md uses them, with three small nodes."""
     log, folder = tmp_path / "fleet.log", tmp_path / "prometheus"
     folder.mkdir()
     fleet = [sys.executable, str(FLEET), "--nodes", "3", "--node", "2xt4", "--port", "0"]
     config = (EXAMPLES / "fleet-prometheus.yml").read_text()
-    with started(fleet, log) as process:
+    with collector() as there, started([*fleet, "--push", there.url], log) as process:
         until(lambda: "/targets" in log.read_text() or process.poll() is not None, "the fleet")
         url = log.read_text().split()[-1]
         (folder / "prometheus.yml").write_text(
@@ -275,9 +281,12 @@ def test_a_prometheus_finds_and_scrapes_a_fleet(prometheus: Path, tmp_path: Path
         with pytest.raises(urllib.error.HTTPError) as unknown:
             urllib.request.urlopen(url.replace("targets", "node-0003/metrics"), timeout=LIMIT)
         unknown.value.close()
+        until(lambda: len(pushing(there)) == 3, "a batch of each node", 3 * LIMIT)
+        pushed = pushing(there)
 
     assert sorted(dict(labels)["Hostname"] for _, labels in nodes) == ["node-0000", "node-0001", "node-0002"]
     assert set(nodes.values()) == {2}
+    assert pushed == {"node-0000", "node-0001", "node-0002"}
     assert unknown.value.code == 404
     assert process.returncode == 0
 
