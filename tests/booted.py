@@ -18,6 +18,8 @@ def main(root: str) -> None:
     _mount("--make-rprivate", "/")
     _mount("--bind", root, root)
     _mount("-t", "proc", "proc", f"{root}/proc")
+    _mount("--bind", f"{root}/proc/sys", f"{root}/proc/sys")
+    _mount("-o", "remount,ro,bind", f"{root}/proc/sys")  # most of it is the one kernel's, and no namespace's
     _mount("-t", "sysfs", "-o", "ro", "sysfs", f"{root}/sys")
     _mount("-t", "cgroup2", "cgroup2", f"{root}/sys/fs/cgroup")
     _mount(*TMPFS, f"{root}/run")

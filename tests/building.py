@@ -9,10 +9,10 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ def bootstrap(folder: Path, processor: Processor, *packages: str) -> None:
     if not processor.is_this:
         for package in (folder / "var/cache/apt/archives").glob("*.deb"):
             run(program("dpkg-deb"), "--extract", str(package), str(folder))
+        (folder / "mnt").mkdir()  # a script's work
 
 
 class Builder:
@@ -105,15 +106,20 @@ class Builder:
             self.do("manifest", "add", _BASE, f"containers-storage:{_BASE}-{processor.name}")
             shutil.rmtree(root)
 
-    def build(self, processor: Processor, arguments: Mapping[str, str]) -> str:
-        """Build the image; its name."""
+    def build(self, processor: Processor) -> str:
+        """Build the image as `make image` does; its name."""
         name = f"localhost/otelgpu-{processor.name}"
         (this,) = (each.name for each in PROCESSORS if each.is_this)
-        given = {"BASE": _BASE, "BUILDPLATFORM": f"linux/{this}", **arguments}  # Debian 12's buildah has to be told
-        flags = ("--pull=never", "--platform", f"linux/{processor.name}", "--format", "docker")
-        where = ("--isolation", "chroot", "--network", "host")
-        words = [word for key, text in given.items() for word in ("--build-arg", f"{key}={text}")]
-        self.do("build", *flags, *where, *words, "--tag", name, str(ROOT))
+        given = (f"BASE={_BASE}", f"BUILDPLATFORM=linux/{this}")  # the second for Debian 12's buildah
+        flags = ["--pull=never", "--platform", f"linux/{processor.name}", "--isolation", "chroot", "--network", "host"]
+        flags += [word for text in given for word in ("--build-arg", text)]
+        run(
+            program("make"),
+            "image",
+            f"BUILDER={shlex.join(self._command)}",
+            f"ARGS={shlex.join(flags)} --tag {name}",
+            cwd=ROOT,
+        )
         return name
 
     def settings(self, image: str) -> Any:

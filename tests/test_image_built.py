@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import otelgpu
 from tests.building import PROCESSORS, Builder, Processor, program, run
 from tests.conftest import ROOT
 from tests.fakenvml import library, models
@@ -53,7 +54,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 @pytest.fixture(scope="module", params=PROCESSORS, ids=lambda processor: processor.name)
 def built(builder: Builder, request: pytest.FixtureRequest) -> Iterator[Built]:
     """The image, built from the Dockerfile."""
-    image = builder.build(request.param, {"VERSION": "1.2.3", "REVISION": "abc"})
+    image = builder.build(request.param)
     container = builder.do("from", "--pull=never", "--arch", request.param.name, image)
     yield Built(request.param, builder.settings(image), Path(builder.do("mount", container)))
     builder.do("rm", container)
@@ -62,14 +63,15 @@ def built(builder: Builder, request: pytest.FixtureRequest) -> Iterator[Built]:
 def test_the_image_says_how_it_is_run(built: Built) -> None:
     """Without a word in the manifest: not as root, the driver asked for, the health known."""
     told = built.config
+    revision = run(program("git"), "rev-parse", "HEAD", cwd=ROOT).strip()
 
     assert built.settings["architecture"] == built.processor.name
     assert told["User"] == "65534:65534"
     assert told["Entrypoint"] == ["dcgm-exporter"]
     assert told["ExposedPorts"] == {"9400/tcp": {}}
     assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"} <= {*told["Env"]}
-    assert told["Labels"]["org.opencontainers.image.version"] == "1.2.3"
-    assert told["Labels"]["org.opencontainers.image.revision"] == "abc"
+    assert told["Labels"]["org.opencontainers.image.version"] == otelgpu.__version__
+    assert told["Labels"]["org.opencontainers.image.revision"] == revision
     assert told["Healthcheck"]["Test"][0] == "CMD"
 
 
