@@ -141,5 +141,6 @@ def node(fake: Fake) -> Iterator[Callable[..., Node]]:
 
     yield start
     fake.release()
-    for each in started:
-        each.stop()
+    with fake.hurried():
+        for each in started:
+            each.stop()

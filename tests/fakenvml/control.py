@@ -8,6 +8,8 @@ import ctypes
 import mmap
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +49,15 @@ class Fake:
     def release(self) -> None:
         """Let every call that hangs now go on."""
         self.library.fakenvml_release()
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Within, a wait for events ends in a moment: for an end of which the test asks nothing more."""
+        self.library.fakenvml_hurry(1)
+        try:
+            yield
+        finally:
+            self.library.fakenvml_hurry(0)
 
     def quiet(self, timeout: float = 10.0) -> Self:
         """End all hangs and wait until no call is in flight. TimeoutError when one goes on."""

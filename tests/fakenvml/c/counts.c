@@ -23,6 +23,7 @@ typedef struct {
 static Board own;
 static Board *board = &own;
 atomic_uint release_generation;
+atomic_bool hurried;
 
 __attribute__((constructor)) void counts_open(void) {
     const char *path = getenv("FAKENVML_COUNTS");
@@ -84,3 +85,4 @@ EXPORT int fakenvml_live_event_sets(void) { return (int)gauge(GAUGE_EVENT_SETS);
 EXPORT int fakenvml_inflight(void) { return (int)gauge(GAUGE_INFLIGHT); }
 EXPORT int fakenvml_inits(void) { return (int)gauge(GAUGE_INITS); }
 EXPORT void fakenvml_release(void) { atomic_fetch_add(&release_generation, 1); }
+EXPORT void fakenvml_hurry(int on) { atomic_store(&hurried, on != 0); }

@@ -181,5 +181,6 @@ int64_t gauge_add(Gauge gauge, int64_t by); /* the value after */
 int64_t gauge(Gauge gauge);
 void counts_open(void);
 extern atomic_uint release_generation;
+extern atomic_bool hurried; /* a wait for events ends at its next look */
 
 #endif
