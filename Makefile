@@ -6,6 +6,9 @@ PYTEST := $(PYTHON) -m pytest
 ARGS ?=
 BUILDER ?= $(or $(firstword $(foreach name,docker podman buildah,$(if $(shell command -v $(name)),$(name)))),docker)
 
+# Where it is set, each process of the tests would compile all of them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What the environment is made of. It is renewed only when one of these changes.
 INPUTS := pyproject.toml constraints.txt .ci/venv $(wildcard otelgpu/__init__.py)
 RUN := $(VENV)/.ready-run

@@ -8,6 +8,7 @@ Rule 3: a value that could not be read is not in the records; its gap and its re
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from io import StringIO
 from typing import TypedDict
 
 from otelgpu.config.words import one_line
@@ -191,15 +192,18 @@ def devices_table(snapshot: Snapshot, *, width: int | None) -> str:
 
 def readings_table(snapshot: Snapshot, *, width: int | None) -> str:
     """Draw the readings, and below them what has no value and why."""
+    return _drawn(("Field", "GPU", "Attributes", "Value", "Unit"), reading_rows(snapshot), width=width)
+
+
+def reading_rows(snapshot: Snapshot) -> Iterator[tuple[object, ...]]:
+    """List the rows of `readings_table`."""
     named = _namer(snapshot)
-    rows: list[Sequence[object]] = []
     for reading in reading_records(snapshot):
         attributes = " ".join(f"{name}={value}" for name, value in reading["attributes"].items())
         unit = "" if reading["unit"] == "1" else reading["unit"]
-        rows.append((reading["field"], named(reading["device"]), attributes, reading["value"], unit))
+        yield reading["field"], named(reading["device"]), attributes, reading["value"], unit
     for gap in gap_records(snapshot):
-        rows += [(gap["field"], named(uuid), "", "-", _because(gap["gap"], gap["reason"])) for uuid in gap["devices"]]
-    return _drawn(("Field", "GPU", "Attributes", "Value", "Unit"), rows, width=width)
+        yield from ((gap["field"], named(gpu), "", "-", _because(gap["gap"], gap["reason"])) for gpu in gap["devices"])
 
 
 def fields_table(wanted: Iterable[Field], snapshot: Snapshot | None, *, width: int | None) -> str:
@@ -275,8 +279,6 @@ def _devices(snapshot: Snapshot) -> dict[str, Device]:
 
 
 def _drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int | None) -> str:
-    from io import StringIO
-
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -284,7 +286,6 @@ def _drawn(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: i
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(Text(one_line(str(cell)), overflow="fold") for cell in row))
-    console = Console(file=StringIO(), width=width or _UNBOUNDED, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    drawn = StringIO()
+    Console(file=drawn, width=width or _UNBOUNDED, color_system=None).print(table)
+    return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())

@@ -10,7 +10,7 @@ from otelgpu.config import Processes
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Snapshot
 from otelgpu.sources.nvml.questions import READABLE, XID_ERRORS
-from otelgpu.tables import readings_table
+from otelgpu.tables import reading_rows
 from tests.fakenvml import Process, preload
 from tests.fakenvml.drivers import DRIVERS, under
 from tests.fakenvml.everything import everything
@@ -30,8 +30,9 @@ class Seen:
 
 
 def table_of(snapshot: Snapshot) -> str:
-    """The readings and gaps, one space between columns: a wider name is not to change every line."""
-    return "".join(f"{' '.join(line.split())}\n" for line in readings_table(snapshot, width=None).splitlines())
+    """The rows that `otelgpu record` shows, one space between columns: a wider name is not to change every line."""
+    rows = ("Field", "GPU", "Attributes", "Value", "Unit"), *reading_rows(snapshot)
+    return "".join(f"{' '.join(' '.join(map(str, row)).split())}\n" for row in rows)
 
 
 def seen(version: str, folder: Path) -> Seen:

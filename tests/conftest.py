@@ -5,6 +5,7 @@ Rule 2: a test whose material is missing is skipped and says what is missing; it
 """
 
 import difflib
+import gc
 import logging
 import os
 import shutil
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.golden)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what stays to the end out of each look for garbage: with all tests loaded that is most of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -170,5 +178,6 @@ def node(fake: Fake) -> Iterator[Callable[..., Node]]:
 
     yield start
     fake.release()
-    for each in started:
-        each.stop()
+    with fake.hurried():
+        for each in started:
+            each.stop()

@@ -23,7 +23,7 @@ from otelgpu.attribution.messages import allocations_in
 from otelgpu.attribution.owners import Attribution
 from otelgpu.attribution.podresources_pb2 import GetRequest, GetResponse, ListResponse, Pod
 from otelgpu.attribution.pods import SETTLES, Pods, own_pod_of
-from otelgpu.config import Kubernetes, Limits, Otlp
+from otelgpu.config import Config, Kubernetes, Limits, Otlp
 from otelgpu.export.page import Format
 from otelgpu.export.push.setup import Push
 from tests.conftest import ROOT, Golden
@@ -95,12 +95,14 @@ Starter = Callable[..., Cluster]
 def cluster(node: Callable[..., Node], kubelet: Kubelet) -> Starter:
     """Start a node of Kubernetes: `cluster(scenario, pod(...), refresh=1)`. Nothing is asked at a pace by default."""
 
-    def start(scenario: Scenario, *pods: Pod, up: bool = True, **settings: object) -> Cluster:
+    def start(
+        scenario: Scenario, *pods: Pod, up: bool = True, fields: tuple[str, ...] = Config().fields, **settings: object
+    ) -> Cluster:
         kubelet.pods = list(pods)
         if up:
             kubelet.start()
         changes = {"enabled": True, "socket": str(kubelet.path), "refresh": FOR_EVER, "expire": FOR_EVER} | settings
-        started = node(scenario, kubernetes=Kubernetes(**changes))  # type: ignore[arg-type]
+        started = node(scenario, fields=fields, kubernetes=Kubernetes(**changes))  # type: ignore[arg-type]
         assert started.pipeline.attribution.looked(LIMIT)
         return Cluster(started, kubelet)
 
@@ -445,7 +447,8 @@ def test_a_new_instance_has_the_kubelet_asked_at_once(cluster: Starter) -> None:
 
 def test_owners_take_no_question_to_the_driver(cluster: Starter) -> None:
     """dcgm-exporter looks each MIG UUID up in NVML, for each group and scrape: that was seen to take ten cores."""
-    started = cluster(MIG, pod("a", MIG_7), pod("b", "MIG-no-such"), pod("c", f"MIG-{PARENT}/5/0"))
+    pods = pod("a", MIG_7), pod("b", "MIG-no-such"), pod("c", f"MIG-{PARENT}/5/0")
+    started = cluster(MIG, *pods, fields=(MEMORY, TEMPERATURE))  # without XIDs, for which a thread asks again and again
     started.node.page()
     started.node.fake.reset_calls()
     for _ in range(3):
@@ -682,7 +685,7 @@ def test_who_is_shown_stays_and_those_who_are_not_still_hold_the_gpu(
 
 def test_owners_that_come_and_go_use_up_nothing(cluster: Starter) -> None:
     """Past 2,000 attribute sets an instrument of the SDK folds all new ones into one point: no pod may reach it."""
-    started = cluster(H100)
+    started = cluster(H100, fields=(MEMORY, TEMPERATURE))  # the limit is of each instrument; all of them: see below
     pods = started.node.pipeline.attribution.pods
     assert pods is not None
     for turn in range(2100):

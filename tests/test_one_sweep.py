@@ -43,15 +43,14 @@ def by_dcgm(running: Node, page: str, shape: Callable[[Field], Shape]) -> dict[K
 
 def by_semconv(running: Node, points: list[Point]) -> dict[Key, float]:
     """What arrived, by the same."""
-    places = [
-        (field.semconv.name, set(field.semconv.attributes), field)
-        for field in running.pipeline.fields
-        if field.semconv is not None
-    ]
+    places: dict[str, list[tuple[set[tuple[str, str]], Field]]] = {}
+    for field in running.pipeline.fields:
+        if field.semconv is not None:
+            places.setdefault(field.semconv.name, []).append((set(field.semconv.attributes), field))
 
     def key(point: Point) -> Key:
         attributes = {(name, str(value)) for name, value in point.attributes.items()}
-        (field,) = [field for name, fixed, field in places if name == point.name and fixed <= attributes]
+        (field,) = [field for fixed, field in places[point.name] if fixed <= attributes]
         of_field = {name for name, _ in field.semconv.attributes}  # type: ignore[union-attr]
         more = {(OF_SERIES[name], text) for name, text in attributes if name in OF_SERIES.keys() - of_field}
         return field.id, str(point.attributes["hw.id"]), frozenset(more)

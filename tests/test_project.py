@@ -18,6 +18,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,12 +85,18 @@ class Import:
         return f"{self.path.relative_to(ROOT)}:{self.line}: {self.module}"
 
 
+@cache
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Every import of a file, those inside functions too; `from a import b` counts as a.b where that is a module."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             for name in node.names:

@@ -105,8 +105,9 @@ def start(fake: Fake, tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     fake.release()
-    for rig in started:
-        rig.stop()
+    with fake.hurried():
+        for rig in started:
+            rig.stop()
 
 
 JUDGED = ("DCGM_EXP_P2P_STATUS", "DCGM_EXP_GPU_HEALTH_STATUS")

@@ -448,13 +448,15 @@ def test_no_wave_is_ever_cut_off() -> None:
 def test_what_is_counted_agrees_with_what_is_seen() -> None:
     """The counts of a demonstration come from its own XIDs and clocks: a dashboard shows both side by side."""
     source, clock = node("2xh100", REASONS, XID, 9001, 9002, 9005, 9006)
+    clock.at += 5.1 * HOUR  # the first XID and all that is counted here come soon after
+    first = counted(source.read(0), 9006)
     before: dict[tuple[int, str], int | float] = {}
     last: dict[str, float] = {}
     begun: Counter[str] = Counter()
     bits = {IDLE: "gpu_idle", CAPPED: "power_cap", HOT: "sw_thermal"}
     mask = int(number(source.read(0), REASONS))
     codes: set[int] = set()
-    for sample in samples(source, clock, 0, step=1.0, seconds=7 * HOUR):
+    for sample in samples(source, clock, 0, step=1.0, seconds=1.8 * HOUR):
         codes.add(int(number(sample, XID)))
         now = int(number(sample, REASONS))
         begun.update(word for bit, word in bits.items() if now & ~mask & bit)
@@ -465,7 +467,8 @@ def test_what_is_counted_agrees_with_what_is_seen() -> None:
         before = totals
         assert all(value <= 300 for value in counted(sample, 9002).values())
 
-    assert {word: value for word, value in last.items() if value} == begun
+    assert {word: value - first[word] for word, value in last.items() if value > first[word]} == begun
+    assert begun.keys() == {"gpu_idle", "power_cap"}
     assert {int(code) for (ident, code), value in before.items() if ident == 9005 and value} == codes - {0} != set()
 
 

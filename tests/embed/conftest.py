@@ -42,5 +42,6 @@ def watch(fake: Fake) -> Iterator[Observe]:
     yield start
     fake.show(Scenario())  # or nvmlShutdown would hang as well
     fake.release()
-    for each in started:
-        each.stop()
+    with fake.hurried():
+        for each in started:
+            each.stop()

@@ -79,7 +79,7 @@ def _cache(build: Build) -> Path:
 
 
 def _digest(build: Build, what: Iterable[str]) -> str:
-    digest = hashlib.sha256(repr((FLAGS, tuple(what), os.uname().machine)).encode())
+    digest = hashlib.sha256(repr((FLAGS, build.symbols, tuple(what), os.uname().machine)).encode())
     headers = () if build.header is None else (build.header(),)
     for path in (*sorted(SHARED.iterdir()), *sorted(build.sources.iterdir()), *headers):
         digest.update(path.name.encode() + path.read_bytes())

@@ -5,6 +5,8 @@ Rule 2: one process holds one build of the fake for ever; missing functions want
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,15 @@ from tests.fakenvml.build import SONAME, library
 @dataclass(frozen=True, slots=True)
 class Fake(control.Fake):
     """The loaded fake. `path` is the scenario file that `show` writes."""
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Within, a wait for events ends in a moment: for an end of which the test asks nothing more."""
+        self.library.fakenvml_hurry(1)
+        try:
+            yield
+        finally:
+            self.library.fakenvml_hurry(0)
 
     @property
     def live_samples(self) -> int:

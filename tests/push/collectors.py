@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -33,12 +34,18 @@ from tests.harness import LIMIT, until
 OPENERS: Mapping[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 
-class Received(NamedTuple):
+@dataclass(frozen=True)
+class Received:
     """One request that arrived."""
 
     path: str
     headers: Mapping[str, str]  # names in small letters
     message: ExportMetricsServiceRequest
+
+    @cached_property
+    def points(self) -> "list[Point]":
+        """Every number in it; read once, as tests ask again and again until something has come."""
+        return [point for metric in metrics_of(self.message) for point in points_of(metric)]
 
 
 class Logged(NamedTuple):
@@ -126,7 +133,7 @@ class Collector:
 
     def points(self, prefix: str = "hw.") -> list[Point]:
         """Every number of the metrics whose name begins with *prefix*."""
-        return [point for metric in self.metrics() if metric.name.startswith(prefix) for point in points_of(metric)]
+        return [point for one in list(self.received) for point in one.points if point.name.startswith(prefix)]
 
 
 def metrics_of(message: ExportMetricsServiceRequest) -> list[Metric]:

@@ -19,6 +19,10 @@ struct nvmlEventSet_st {
 
 static _Atomic uint64_t given_seq;
 
+static atomic_bool hurried; /* a wait for events ends at its next look */
+
+EXPORT void fakenvml_hurry(int on) { atomic_store(&hurried, on != 0); }
+
 void events_restart(void) { atomic_store(&given_seq, 0); }
 
 static bool valid(nvmlEventSet_t set) { return set && set->magic == SET_MAGIC; }
@@ -113,17 +117,19 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
     if (rc == NVML_SUCCESS && (!valid(set) || !data)) rc = NVML_ERROR_INVALID_ARGUMENT;
     call_unlock(&call);
     uint64_t until = now_us() + 1000ULL * timeout_ms + 1;
+    bool is_hurried = false;
     while (rc == NVML_SUCCESS && !next_event(set, call.scenario, data)) {
         uint64_t now = now_us();
         if (has_lost(set, call.scenario)) {
             rc = NVML_ERROR_GPU_IS_LOST;
             break;
         }
-        if (now >= until) {
+        if (now >= until || is_hurried) {
             rc = NVML_ERROR_TIMEOUT;
             break;
         }
         pause_us(until - now < POLL_US ? until - now : POLL_US);
+        is_hurried = atomic_load(&hurried);
         Scenario *newer = scenario_acquire();
         if (newer) {
             scenario_release(call.scenario);
