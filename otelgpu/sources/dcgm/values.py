@@ -94,7 +94,8 @@ class Ages:
 
     def keep(self, entities: Collection[Entity]) -> None:
         """Forget all but these: instances come and go."""
-        self._taken = {key: taken for key, taken in self._taken.items() if key[0] in entities}
+        # Of a copy: the thread of a slot that was stuck may come back at any moment.
+        self._taken = {key: taken for key, taken in list(self._taken.items()) if key[0] in entities}
 
 
 def judged(value: Value, field: Field) -> int | float | str | Refusal:
