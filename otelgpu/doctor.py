@@ -27,6 +27,7 @@ DEV = Path("/dev")
 MAPS = Path("/proc/self/maps")
 LIBRARY, ENGINE_LIBRARY = "libnvidia-ml", "libdcgm.so"
 ASK = 2.0  # seconds that whoever holds the port has to answer
+ENGINE_ADVICE = "see whether nv-hostengine runs there (nv-hostengine -b ALL), and whether the address can be reached"
 NAMED = 6  # settings or fields in one sentence
 
 # What a gap means for somebody who wants the value: nothing to be done, or something wrong.
@@ -75,7 +76,7 @@ def examine(config: Config, environ: Mapping[str, str], *, dev: Path = DEV) -> I
     if snapshot is None:
         yield Finding("driver", Verdict.PROBLEM, reason, ADVICE[Gap.TIMEOUT])
     else:
-        yield _driver(snapshot)
+        yield _driver(snapshot, config.dcgm.address)
         yield from _gpus(snapshot)
         yield from _fields(wanted_fields(config), snapshot)
     for place, address in enumerate(config.server.listen):
@@ -137,14 +138,15 @@ def _is_device(path: Path) -> bool:
         return False
 
 
-def _driver(snapshot: Snapshot) -> Finding:
+def _driver(snapshot: Snapshot, engine: str) -> Finding:
     facts = snapshot.facts
     if not snapshot.source_up:
-        return Finding("driver", Verdict.PROBLEM, snapshot.source_reason)
+        advice = ENGINE_ADVICE if facts.name == "dcgm" and engine else ""
+        return Finding("driver", Verdict.PROBLEM, snapshot.source_reason, advice)
     version = facts.driver_version or "of an unknown version"
     if facts.name == "dcgm":
-        engine = facts.library_version or "of an unknown version"
-        return Finding("driver", Verdict.OK, f"DCGM {engine} answers, driver {version}")
+        what = f"DCGM {facts.library_version}".strip() + (f" at {engine}" if engine else " in this process")
+        return Finding("driver", Verdict.OK, f"{what} answers, driver {version}")
     kind = " (simulated: no number comes from a real GPU)" if facts.simulated else ""
     kind += " (recorded: no number comes from this machine)" if facts.name == "replay" else ""
     return Finding("driver", Verdict.OK, f"{facts.name} answers, driver {version}{kind}")

@@ -52,7 +52,8 @@ def record(
     if not path or not path.isprintable():
         raise StartError(f"{whole(path)}: not a file name")
     pipeline = Pipeline(_settings(config), environ, tap=tapped)
-    mask = Mask({config.driver_root: "/driver-root"} if config.driver_root else {})
+    ours = {config.driver_root: "/driver-root", config.dcgm.address: "ENGINE", config.dcgm.library: "/libdcgm"}
+    mask = Mask({name: shown for name, shown in ours.items() if name})
     snapshot: Snapshot | None = None
     try:
         with Path(path).open("xb") as file:

@@ -121,8 +121,9 @@ class Assembler:
         single = _of_up(single, settled)
         answered = {sample.device.uuid for sample in single}
         silent = [state for state in settled if state.device.uuid and state.device.uuid not in answered]
+        last = _given_over(self._last, single)
         ordered = sorted(
-            [*self._roster.numbered(single), *self._unasked(silent)], key=lambda sample: sample.device.index
+            [*self._roster.numbered(single), *self._unasked(silent, last)], key=lambda sample: sample.device.index
         )
         numbers: Numbers = {id_: {} for id_ in sorted(self._wanted)}
         series: dict[SeriesKey, Series] = {}
@@ -130,6 +131,7 @@ class Assembler:
         true: dict[_Fault, Field] = {}
         dropped: set[_Fault] = set()
         labels: dict[str, Rows] = {}
+        told: dict[str, _Last] = {}
         missing = [
             Missing(field, state.device, Gap.TIMEOUT, TOO_SOON)
             for state in silent
@@ -143,13 +145,13 @@ class Assembler:
             for reading in sample.readings if shown is None else shown.readings(sample):
                 field, device, number, attributes = reading
                 first = claimed.setdefault(device.uuid, device)
-                if isinstance(number, str):
+                if first is not device and first != device:
+                    missing.append(self._twin(field, device, first))
+                elif isinstance(number, str):
                     texts.setdefault(device.uuid, []).append((field, number))
                 elif not field.lowest <= number <= field.highest:
                     missing.append(self._drop(field, device, number, is_glance=is_glance))
                     dropped.add((field.id, device.uuid))
-                elif first is not device and first != device:
-                    missing.append(self._twin(field, device, first))
                 else:
                     key = series_key(device, attributes)
                     if key not in series:
@@ -157,12 +159,13 @@ class Assembler:
                     numbers[field.id][key] = number
                     if self._impossible:
                         true[field.id, device.uuid] = field
-            rows = _rows(sample, texts) if sample.device.uuid in answered else self._last[sample.device.uuid].rows
-            if not is_glance:
-                self._last[sample.device.uuid] = _Last(sample.instances, rows)
+            rows = _rows(sample, texts) if sample.device.uuid in answered else last[sample.device.uuid].rows
+            told[sample.device.uuid] = _Last(sample.instances, rows)
             labels = {**rows, **labels}
         self._clear({} if is_glance else true, dropped)
-        self._last = {state.device.uuid: last for state in settled if (last := self._last.get(state.device.uuid))}
+        if not is_glance:
+            last |= told
+            self._last = {state.device.uuid: last[state.device.uuid] for state in settled if state.device.uuid in last}
         used, spent = _NO_USE if is_glance else self._entered(ordered, settled, times)
         plain = Snapshot(
             at=times.at,
@@ -172,7 +175,7 @@ class Assembler:
             facts=facts,
             source_up=reason is None,
             source_reason=reason or "",
-            states=tuple(self._with_instances(settled)),
+            states=tuple(_with_instances(settled, last)),
             numbers={id_: values for id_, values in numbers.items() if values},
             series=series,
             labels=labels,
@@ -196,20 +199,14 @@ class Assembler:
             return _NO_USE
         return self._enter(samples, (state.device.uuid for state in states), times.at, times.unix)
 
-    def _with_instances(self, states: Iterable[GpuState]) -> Iterable[GpuState]:
-        """Say of each GPU which instances it has, or had when it last answered."""
-        for state in states:
-            last = self._last.get(state.device.uuid)
-            yield state if last is None else replace(state, instances=last.instances)
-
-    def _unasked(self, silent: Iterable[GpuState]) -> Iterable[Sample]:
+    def _unasked(self, silent: Iterable[GpuState], last: Mapping[str, _Last]) -> Iterable[Sample]:
         """Give what is known of GPUs that did not answer, as samples of their own."""
         for state in silent:
-            last = self._last.get(state.device.uuid)
-            if last is not None and not state.up:
+            known = last.get(state.device.uuid)
+            if known is not None and not state.up:
                 readings = tuple(self._heard(state.device))
                 if readings or self._health is not None:
-                    yield Sample(state.device, last.instances, readings)
+                    yield Sample(state.device, known.instances, readings)
 
     def _drop(self, field: Field, device: Device, number: float, *, is_glance: bool) -> Missing:
         reason = f"the driver answered {number}, which is not within {field.lowest:g} to {field.highest:g}"
@@ -273,6 +270,24 @@ def _of_up(samples: Iterable[Sample], states: Iterable[GpuState]) -> list[Sample
     """Leave out what a GPU that was down, or is new, has begun to answer at a glance: it is not shown as up yet."""
     up = {state.device.uuid for state in states if state.up}
     return [sample for sample in samples if sample.device.uuid in up]
+
+
+def _given_over(last: Mapping[str, _Last], samples: Iterable[Sample]) -> dict[str, _Last]:
+    """Take from what GPUs were last known by the instances that another one answers for now, under another UUID."""
+    now = {instance.uuid: sample.device.uuid for sample in samples for instance in sample.instances}
+    kept = dict(last)
+    for gpu, known in last.items():
+        if moved := {instance.uuid for instance in known.instances if now.get(instance.uuid, gpu) != gpu}:
+            instances = tuple(instance for instance in known.instances if instance.uuid not in moved)
+            kept[gpu] = _Last(instances, {uuid: rows for uuid, rows in known.rows.items() if uuid not in moved})
+    return kept
+
+
+def _with_instances(states: Iterable[GpuState], last: Mapping[str, _Last]) -> Iterable[GpuState]:
+    """Say of each GPU which instances it has, or had when it last answered."""
+    for state in states:
+        known = last.get(state.device.uuid)
+        yield state if known is None else replace(state, instances=known.instances)
 
 
 def _rows(sample: Sample, texts: Mapping[str, Sequence[tuple[Field, str]]]) -> dict[str, Rows]:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 from hypothesis import settings
 
-from otelgpu.config.lesser import Dcgm
+from otelgpu.config import Dcgm
 from otelgpu.log import SparingHandler
 from otelgpu.sources import Source
 from tests import fakedcgm

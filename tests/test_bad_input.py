@@ -385,13 +385,14 @@ def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: py
 
     Put together by hand: the fake driver knows a device by its UUID, so its two would be one.
     """
-    used = CATALOGUE[252]
+    used, visible = CATALOGUE[252], CATALOGUE[68]
     samples = []
     for index, number in enumerate((111, 222)):
         gpu = Device(f"GPU-{index}", f"GPU-{index}", index, "H100", f"00000000:0{index}:00.0")
         instance = replace(gpu, uuid="MIG-1", profile="1g.10gb", instance_id=7)
-        samples.append(Sample(gpu, (instance,), (Reading(used, instance, number),)))
-    assembler = Assembler([used], heard=lambda _: ())
+        readings = Reading(used, instance, number), Reading(visible, instance, f"MIG-1 of {index}")
+        samples.append(Sample(gpu, (instance,), readings))
+    assembler = Assembler([used, visible], heard=lambda _: ())
     for _ in range(2):
         snapshot = assembler.snapshot(
             [GpuState(sample.device, up=True) for sample in samples],
@@ -403,7 +404,8 @@ def test_one_uuid_for_two_instances_puts_no_value_under_the_wrong_gpu(caplog: py
 
     assert snapshot.numbers == {252: {"GPU-0/7": 111}}
     assert snapshot.series["GPU-0/7"].device.gpu_uuid == "GPU-0"
-    assert [gap.device.gpu_uuid for gap in snapshot.missing] == ["GPU-1"]
+    assert snapshot.labels["MIG-1"] == ((visible, "MIG-1 of 0"),)
+    assert [(gap.field.id, gap.device.gpu_uuid) for gap in snapshot.missing] == [(252, "GPU-1"), (68, "GPU-1")]
     assert sum("calls itself MIG-1" in record.getMessage() for record in caplog.records) == 1
 
 

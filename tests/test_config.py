@@ -393,11 +393,11 @@ FILE_PROBLEMS: dict[str, tuple[str | bytes, list[str] | None]] = {
     ),
     "long text": (f"naming: {TOO_MUCH}", [f'1: naming: expected dcgm or semconv, got "{"x" * 60}..." (61 characters)']),
     "unknown source": (
-        "source: dcgm",
+        "source: nscq",
         [
             (
-                "1: source: expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE, "
-                'got "dcgm"'
+                "1: source: expected auto, nvml, dcgm, simulated, simulated:SPEC (such as simulated:8xh100) or "
+                'replay:FILE, got "nscq"'
             )
         ],
     ),

@@ -4,11 +4,12 @@ Rule 1: each instance here has used MiB equal to a number of its own, so that a 
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from otelgpu.config import Mig
+from otelgpu.model import Gap, Snapshot
 from tests.fakenvml import Fake, Gpu, Instance, Scenario, models
 from tests.faults.rig import LOST, missing, up
 from tests.harness import Node, lines_of, values
@@ -16,6 +17,7 @@ from tests.harness import Node, lines_of, values
 Start = Callable[..., Node]
 
 USED, POWER, UTIL = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL"
+VISIBLE, OTHER = "DCGM_FI_DEV_CUDA_VISIBLE_DEVICES_STR", "GPU-0000dead-0000-4000-8000-000000000000"
 ENGINE, PCIE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES"
 FIELDS = (POWER, USED, UTIL, ENGINE, PCIE)
 MIB = models.MIB
@@ -138,27 +140,69 @@ def test_an_id_used_again_does_not_carry_values_over(node: Start) -> None:
     assert of_instances(running.page(), ENGINE) == {("7", "2g.20gb"): 0.55}
 
 
-@pytest.mark.parametrize("code", [2, 6])
-def test_an_instance_that_goes_while_it_is_read_shows_nothing(code: int, node: Start) -> None:
-    """Repartitioned in the middle of a sweep: half of an instance is no instance, and the GPU goes on."""
-    running = node(split(A, B), fields=FIELDS)
-    settled(running)
-    slow = split(A.but(delays={"nvmlDeviceGetMemoryInfo_v2": 0.2}), B)
-    running.show(slow)
+def snapshot_of(running: Node) -> Snapshot:
+    """What the last page was made of."""
+    snapshot = running.pipeline.sampler.latest
+    assert snapshot is not None
+    return snapshot
+
+
+SLOW = A.but(delays={"nvmlDeviceGetMemoryInfo_v2": 0.2})
+
+
+def read_while(running: Node, before: Sequence[Instance], after: Sequence[Instance], code: int) -> str:
+    """Take a page during which the GPU is partitioned anew: while its first instance, which is `SLOW`, is read."""
+    running.show(split(*before))
     calls = running.fake.calls("nvmlDeviceGetMemoryInfo_v2", gpu=0)
     taken: list[str] = []
     reader = threading.Thread(target=lambda: taken.append(running.page()))
     reader.start()
     while running.fake.calls("nvmlDeviceGetMemoryInfo_v2", gpu=0) == calls:
         pass
-    running.show(split(instance(77, gi=7), B).but(removed_code=code))
+    running.show(split(*after).but(removed_code=code))
     reader.join()
-    (page,) = taken
+    return taken[0]
+
+
+@pytest.mark.parametrize("code", [2, 6])
+def test_an_instance_that_goes_while_it_is_read_shows_nothing(code: int, node: Start) -> None:
+    """Repartitioned in the middle of a sweep: half of an instance is no instance, and the GPU goes on."""
+    running = node(split(A, B), fields=FIELDS)
+    settled(running)
+    page = read_while(running, (SLOW, B), (instance(77, gi=7), B), code)
 
     assert of_instances(page) == {("8", "1g.10gb"): 12}
     assert up(page) == dict.fromkeys(up(page), 1)
     assert of_gpus(page, POWER) == {"0", "1"}
     assert of_instances(running.page()) == {("7", "1g.10gb"): 77, ("8", "1g.10gb"): 12}
+
+
+def test_when_no_instance_is_left_the_gpu_says_why(node: Start) -> None:
+    """What belongs to instances is asked of them alone: of a GPU that lost them meanwhile nobody else would tell."""
+    running = node(split(A), fields=(POWER, USED))
+    page = read_while(running, (SLOW,), (), 2)
+    gaps = [(gap.field.name, gap.device.uuid, gap.gap) for gap in snapshot_of(running).missing]
+
+    assert not of_instances(page)
+    assert of_gpus(page, POWER) == {"0", "1"}
+    assert (USED, split().gpus[0].uuid, Gap.FAILED) in gaps
+
+
+def test_an_instance_belongs_to_the_gpu_that_answers_for_it(node: Start) -> None:
+    """A GPU that comes back under another UUID has its instances; the one that is lost has them no more."""
+    running = node(split(A), fields=(USED, VISIBLE, "DCGM_EXP_GPU_HEALTH_STATUS"))
+    old = split(A).gpus[0].uuid
+    running.show(split(A).with_gpu(0, uuid=OTHER))
+    running.page()  # the handle that is known is lost; the next sweep looks anew
+    page = running.page()
+    snapshot = snapshot_of(running)
+    instances = {state.device.uuid: state.instances for state in snapshot.states}
+
+    assert up(page)[old] == 0
+    assert not instances[old]
+    assert [each.gpu_uuid for each in instances[OTHER]] == [OTHER]
+    assert snapshot.devices()[A.uuid].gpu_uuid == OTHER
+    assert {field.name for field, _ in snapshot.labels[A.uuid]} == {VISIBLE}
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetMemoryInfo_v2"])

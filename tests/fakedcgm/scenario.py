@@ -238,6 +238,7 @@ class Scenario(_Common):
     no_profiling: bool = False  # the profiling module is not there
     needs_update: bool = False  # samples come with dcgmUpdateAllFields only
     check_every: float = 0.0  # seconds; look at the file no more often
+    unknown: AbstractSet[int] = frozenset()  # fields that are newer than the engine
     missing: AbstractSet[str] = frozenset()  # functions this DCGM lacks; see library()
 
     def with_gpu(self, slot: int, /, **changes: object) -> Self:
@@ -267,10 +268,11 @@ class Scenario(_Common):
         yield from (f"address {quoted(address)}" for address in self.addresses)
         if self.check_every:
             yield f"check_us {round(self.check_every * 1e6)}"
+        yield from (f"unknown {identity}" for identity in sorted(self.unknown))
         yield from (f"missing {name}" for name in sorted(self.missing))
         for slot, gpu in enumerate(self.gpus):
             yield from (f"gpu {slot} {line}" for line in gpu.lines())
-        for entity in self.entities:
+        for entity in self.entities:  # with a line of its own, or one of which nothing is said would not be there
             yield from (f"entity {entity.group} {entity.id} {line}" for line in ("status 1", *entity.common_lines()))
         yield from (f"system {line}" for line in self.but(gone=False).common_lines())
 

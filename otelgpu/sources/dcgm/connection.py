@@ -8,6 +8,7 @@ Rule 4: an engine in this process changes the working directory of the process, 
 """
 
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from otelgpu.sources import DeviceDownError
 from otelgpu.sources.dcgm.errors import CONNECTION, DISCONNECTED, DcgmError
 from otelgpu.sources.dcgm.library import Library
 from otelgpu.sources.dcgm.structs import MODE_AUTO, ConnectParams, EmbeddedParams, Handle, VersionInfo, version_of
+
+logger = logging.getLogger(__name__)
 
 UNIX = "unix://"
 LOCAL = ("", UNIX, "localhost:", "127.", "[::1]:")  # what the address of an engine on this machine begins with
@@ -99,23 +102,26 @@ class Connection:
     def close(self) -> bool:
         """Let go of the engine. False when it holds a call: then all is left as it is."""
         with self._lock:
-            if not self._is_open:
-                return True
             if self._inside:
                 return False
             self._is_open = False
-        if not self._is_suspect:
-            self._release()  # of an engine that is gone there is nothing to give back
-        handle, self._handle = self._handle, None
+        handle, is_gone = self._handle, self._is_suspect
+        if handle is not None:
+            if not is_gone:
+                self._release()  # of an engine that is gone there is nothing to give back
+            self._handle = None
+            self._leave("dcgmDisconnect" if self._address else "dcgmStopEmbedded", handle)
+        if self._is_initialized:
+            self._is_initialized = False
+            self._leave("dcgmShutdown")
         self._is_suspect = False
-        steps = (("dcgmDisconnect" if self._address else "dcgmStopEmbedded", (handle,)), ("dcgmShutdown", ()))
-        for name, arguments in steps:
-            try:
-                self._library.call(name, *arguments)
-            except DcgmError:
-                continue  # an engine that is gone does not take leave
-        self._is_initialized = False
         return True
+
+    def _leave(self, name: str, *arguments: object) -> None:
+        try:
+            self._library.call(name, *arguments)
+        except DcgmError as error:
+            logger.debug("%s: %s", self.place, error)  # an engine that is gone does not take leave
 
     def _connected(self) -> int:
         is_unix = self._address.startswith(UNIX)

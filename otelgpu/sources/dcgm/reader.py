@@ -85,7 +85,8 @@ class Reader:
             return Reading(field, device, number)
         if number.gap is Gap.LOST:
             raise DeviceDownError(Gap.LOST, f"{field.name}: {number.reason}")
-        if number.gap in (Gap.FAILED, Gap.TIMEOUT) and number.reason != NO_VALUE:
+        is_new = number.reason == NO_VALUE and not self.is_proven  # a watch that has only just begun
+        if number.gap in (Gap.FAILED, Gap.TIMEOUT) and not is_new:
             failures.append(number)
         return Missing(field, device, number.gap, number.reason)
 

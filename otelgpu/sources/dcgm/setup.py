@@ -39,7 +39,7 @@ def engine_source(config: Config, wanted: Sequence[Field], told: Told, counting:
         told,
         address=config.dcgm.address,
         paces=paces_of(config),
-        patience=config.sampling.deadline / 2,  # or who waits would hear of no reason
+        patience=config.sampling.deadline / 4,  # who waits hears the reason then
         counting=counting,
     )
 

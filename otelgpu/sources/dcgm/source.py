@@ -69,7 +69,7 @@ class DcgmSource:
         self._ages = Ages(paces.expire, clock)
         self._ages.is_local = self._connection.is_local
         self._again = Again(clock)
-        self._clock = clock
+        self._number = 0  # of the connection over which something is watched
         self._edition = 0  # of what is wanted
         self._known: tuple[int, int, Seen] | None = None  # connection, edition and what was there at the last look
         self._watched = Watched()
@@ -149,8 +149,9 @@ class DcgmSource:
         there = seen(connection)
         known = connection.number, self._edition, there
         if known != self._known or self._again.is_due() or any(_is_unwatched(reader) for reader in self._readers):
-            if self._known is None or self._known[0] != connection.number:
-                self._watches.forget()
+            if connection.number != self._number:
+                self._watches.forget()  # they went with the connection
+                self._number = connection.number
             self._known = None
             self._look(there)
             self._known = known
@@ -167,8 +168,9 @@ class DcgmSource:
             heard=self._counted.sources,
             heard_at=self._heard_at,
         )
-        if watched.refused or any(watched.of_gpu.values()) or any(isinstance(gpu.device, Exception) for gpu in gpus):
+        if not watched.is_whole or any(isinstance(gpu.device, DeviceDownError) for gpu in gpus):
             self._again.refused()
+        self._ages.keep({entity for gpu in gpus for entity in (gpu.itself, *dict(gpu.instances))})
         devices = {gpu.itself[1]: gpu.device for gpu in gpus if isinstance(gpu.device, Device)}
         versions = (device.driver_version for device in devices.values())
         self._facts = SourceFacts("dcgm", next(versions, ""), self._connection.version)

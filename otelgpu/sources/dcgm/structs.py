@@ -178,7 +178,7 @@ class VersionInfo(ctypes.Structure):
 # int(entity group, entity, values, how many, user data); called in the thread that asks, with one value a call.
 Enumeration = ctypes.CFUNCTYPE(c_int, c_uint32, c_uint32, ctypes.POINTER(FieldValue1), c_int, c_void_p)
 
-_VERSIONS: dict[type[ctypes.Structure], int] = {
+VERSIONS: dict[type[ctypes.Structure], int] = {
     ConnectParams: 2,
     EmbeddedParams: 1,
     FieldValue1: 1,
@@ -193,4 +193,4 @@ _VERSIONS: dict[type[ctypes.Structure], int] = {
 
 def version_of(struct: type[ctypes.Structure]) -> int:
     """Make the version that a struct has to carry: its size, and its number in the top byte."""
-    return ctypes.sizeof(struct) | _VERSIONS[struct] << 24
+    return ctypes.sizeof(struct) | VERSIONS[struct] << 24

@@ -8,7 +8,7 @@ Rule 3: a value that the engine has not taken anew for longer than *expire* is n
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from ctypes import c_uint16
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,7 +27,6 @@ Value: TypeAlias = FieldValue1 | FieldValue2
 # Taken when it happens and not at a pace: GPUs that come and go, XIDs, errors of NVLink, and what a diagnostic found.
 EVENTS = frozenset((6, 230, 450, *range(350, 364)))
 TYPES = {ord("i"): Number.INT, ord("d"): Number.DOUBLE, ord("s"): Number.TEXT}
-UNANSWERED = 1  # no code of DCGM's, all of which are 0 or below
 PLACES = 12  # digits after the point that a share of one has as a percentage: 0.57 is 57.0, and not 56.99999999999999
 MICRO = 1_000_000
 
@@ -52,8 +51,6 @@ class Call:
 
     def ask(self, connection: Connection) -> Iterator[tuple[Entity, int, FieldValue2]]:
         """Ask, and give each value with whose and of which field it is. Raise DcgmError when all of it fails."""
-        for value in self._values:
-            value.status = UNANSWERED
         connection.ask(
             "dcgmEntitiesGetLatestValues",
             self._entities,
@@ -64,8 +61,7 @@ class Call:
             self._memory,
         )
         for value in self._values:
-            if value.status != UNANSWERED:
-                yield (value.entityGroupId, value.entityId), value.fieldId, value
+            yield (value.entityGroupId, value.entityId), value.fieldId, value
 
 
 class Ages:
@@ -92,9 +88,10 @@ class Ages:
             return None
         return Refusal(Gap.TIMEOUT, f"the engine has taken no value for {age:.0f} s")
 
-    def forget(self) -> None:
-        """Begin anew, with another engine."""
-        self._taken.clear()
+    def keep(self, entities: Collection[Entity]) -> None:
+        """Forget all but these: instances come and go."""
+        # Of a copy: the thread of a slot that was stuck may come back at any moment.
+        self._taken = {key: taken for key, taken in list(self._taken.items()) if key[0] in entities}
 
 
 def judged(value: Value, field: Field) -> int | float | str | Refusal:

@@ -50,6 +50,12 @@ class Watched:
     refused: Refused = field(default_factory=dict)
     of_gpu: dict[Entity, Refused] = field(default_factory=dict)
     heard: dict[int, tuple[int, int]] = field(default_factory=dict)
+    lacking: list[str] = field(default_factory=list)  # why entities are in no group
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was refused."""
+        return not (self.refused or self.lacking or any(self.of_gpu.values()))
 
 
 class Watches:
@@ -72,15 +78,18 @@ class Watches:
         groups, lists = self._groups, self._lists
         self._groups, self._lists = [], []
         watched = Watched()
+        if not gpus:
+            self._give_back(groups, lists)
+            return watched
         wanted = [field.id for field in fields]
         plain = [id_ for id_ in wanted if id_ not in PROFILING]
         try:
-            everything = self._group([gpu.itself for gpu in gpus])
+            everything = self._group([gpu.itself for gpu in gpus], watched)
             watched.refused |= self._watch(everything, plain, interval, interval * KEPT)
             instances = [entity for gpu in gpus for entity in gpu.instances]
             theirs = [id_ for id_ in plain if id_ in OF_INSTANCE]
             if instances and theirs:
-                watched.refused |= self._watch(self._group(instances), theirs, interval, interval * KEPT)
+                watched.refused |= self._watch(self._group(instances, watched), theirs, interval, interval * KEPT)
             for id_ in heard:
                 refused = self._watch(everything, [id_], heard_at, HEARD_KEPT)
                 watched.refused |= refused
@@ -115,7 +124,7 @@ class Watches:
             alike.setdefault(tuple(id_ for id_ in wanted if id_ in had), []).append(gpu)
         for ids, these in alike.items():
             if ids:
-                group = self._group([entity for gpu in these for entity in (gpu.itself, *gpu.instances)])
+                group = self._group([entity for gpu in these for entity in (gpu.itself, *gpu.instances)], watched)
                 refused = self._watch(group, ids, interval, interval * KEPT)
                 for gpu in these:
                     watched.of_gpu[gpu.itself] |= refused
@@ -130,12 +139,15 @@ class Watches:
         found = groups.metricGroups[: groups.numMetricGroups]
         return frozenset(id_ for group in found for id_ in group.fieldIds[: group.numFieldIds])
 
-    def _group(self, entities: Iterable[Entity]) -> int:
+    def _group(self, entities: Iterable[Entity], watched: Watched) -> int:
         handle = Handle()
         self._connection.ask("dcgmGroupCreate", GROUP_EMPTY, self._name(), ctypes.byref(handle))
         self._groups.append(handle.value)
         for kind, id_ in entities:
-            self._connection.ask("dcgmGroupAddEntity", handle, kind, id_)
+            try:
+                self._connection.ask("dcgmGroupAddEntity", handle, kind, id_)
+            except DcgmError as error:
+                watched.lacking.append(_refusal(error).reason)  # one that is lost just now costs itself
         return handle.value
 
     def _watch(self, group: int, ids: Sequence[int], interval: float, keep: float) -> Refused:

@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 BESIDE = COUNTED | {P2P_STATUS, HEALTH}  # the tables of questions
 NOT_ASKED = BESIDE | {XID_ERRORS}  # by a plan
 MOST_GPUS = 256  # far above any machine; each gets a thread
+NONE_LEFT = "its instances went away while they were read"
 REPLACED = "another thread looks after this slot by now"
 
 
@@ -265,6 +266,7 @@ class NvmlSource:
         used = own.used() if not instances else []  # with instances the GPU's own list is theirs, told again
         for gone in known.instances.keys() - set(instances):
             known.instances.pop(gone).free()
+        untold: dict[int, Field] = {}
         for instance in instances:
             readers = self._making.of_instance(known, instance)
             theirs, by = readers.answers(), readers.used(known.mig.beside(instance))
@@ -272,5 +274,9 @@ class NvmlSource:
                 there.append(instance.device)
                 answers += theirs
                 used += by
+            else:
+                untold |= {answer.field.id: answer.field for answer in theirs}
+        if not there:
+            answers += (Missing(field, known.device, Gap.FAILED, NONE_LEFT) for field in untold.values())
         answers += self._peers.answers(known)  # last: it is the other GPUs that this may wait for
         return sample_of(known.device, there, answers, used)

@@ -8,6 +8,7 @@ Rule 2: a reason says what there is in its place, where there is something. What
 from collections.abc import Iterable, Mapping
 
 from otelgpu.fields import CATALOGUE, Field, Level
+from otelgpu.sources.dcgm.readable import READABLE as BY_DCGM
 
 _PID = "the list of processes is no number; `--processes-by` shows what each uses"
 _PORT = (
@@ -65,7 +66,7 @@ def unreadable(readable: Iterable[int]) -> dict[int, str]:
     lacking = sorted(CATALOGUE.keys() - known - reasons.keys())
     if stale or lacking:
         raise ValueError(f"fields with a reason that can be read: {stale}; neither read nor with a reason: {lacking}")
-    return reasons
+    return {id_: f"{reason}; `--source dcgm` reads it" if id_ in BY_DCGM else reason for id_, reason in reasons.items()}
 
 
 def _reason(field: Field, named: Mapping[int, str]) -> str:

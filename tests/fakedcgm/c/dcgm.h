@@ -41,7 +41,7 @@ enum {
     DCGM_FV_FLAG_LIVE_DATA = 1,
     DCGM_GEGE_FLAG_ONLY_SUPPORTED = 1,
 };
-enum { DcgmEntityStatusUnknown, DcgmEntityStatusOk, DcgmEntityStatusUnsupported, DcgmEntityStatusInaccessible, DcgmEntityStatusLost };
+enum { DcgmEntityStatusUnknown, DcgmEntityStatusOk, DcgmEntityStatusLost = 4, DcgmEntityStatusDetached = 7 };
 #define DCGM_INT32_BLANK 0x7ffffff0
 #define DCGM_INT64_BLANK 0x7ffffffffffffff0
 #define DCGM_FP64_BLANK 140737488355328.0

@@ -84,7 +84,7 @@ struct Scenario {
     bool gone, slow_refusal, no_nvml, no_profiling, needs_update;
     const char *addresses[16];
     int n_addresses;
-    bool missing[FN_COUNT];
+    bool missing[FN_COUNT], unknown[DCGM_FI_MAX_FIELDS];
     Entity system, *entities, **last;
 };
 

@@ -133,7 +133,7 @@ EXPORT dcgmReturn_t dcgmFieldGroupCreate(dcgmHandle_t handle, int n, const uint1
     if (rc == DCGM_ST_OK && (!fields || !name || !to || n < 1 || strlen(name) > 255)) rc = DCGM_ST_BADPARAM;
     if (rc == DCGM_ST_OK && n >= DCGM_MAX_FIELD_IDS_PER_FIELD_GROUP) rc = DCGM_ST_MAX_LIMIT; /* 127 and no more */
     for (int i = 0; rc == DCGM_ST_OK && i < n; i++)
-        if (!field_by_id(fields[i])) rc = DCGM_ST_BADPARAM;
+        if (!field_by_id(fields[i]) || call.scenario->unknown[fields[i]]) rc = DCGM_ST_BADPARAM;
     Engine *e = rc == DCGM_ST_OK ? call_engine(&call) : NULL;
     if (rc == DCGM_ST_OK && !e) rc = DCGM_ST_CONNECTION_NOT_VALID;
     if (e) {

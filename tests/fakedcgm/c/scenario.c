@@ -14,6 +14,7 @@
  *   no_profiling                           the profiling module is not there
  *   needs_update                           only dcgmUpdateAllFields takes samples; else every question takes one
  *   check_us 1000                          look at the file no more often than this
+ *   unknown 1532                           the engine is older than this field: no field group can have it
  *   missing dcgmGetGpuStatus               the function answers FUNCTION_NOT_FOUND; __init__.py also leaves the symbol out
  *
  *   gpu 0 id 3                             the GPU in slot 0 has this id (default: the slot)
@@ -281,6 +282,7 @@ static void line(Reader *r) {
     else if (word(r, "needs_update")) s->needs_update = true;
     else if (word(r, "check_us")) s->held.check_us = number(r);
     else if (word(r, "missing")) s->missing[function(r)] = true;
+    else if (word(r, "unknown")) s->unknown[number_below(r, DCGM_FI_MAX_FIELDS, "no such field")] = true;
     else refuse(r, "no such line");
 }
 

@@ -42,8 +42,8 @@ static void put_value(dcgmFieldValue_v1 *to, const Value *v, const Value *step, 
 typedef struct {
     const Scenario *scenario;
     Engine *engine;
-    int error;   /* of the entity */
-    bool live;   /* asked of the driver, watched or not */
+    int error; /* of the entity */
+    bool live; /* asked of the driver, watched or not */
 } Question;
 
 static uint32_t sample_taken(const Question *q, Cell *c) {
@@ -54,7 +54,7 @@ static uint32_t sample_taken(const Question *q, Cell *c) {
 
 static const Entity *owner_of(const Scenario *s, const Field *f, dcgmGroupEntityPair_t pair) {
     const Entity *e = f->global ? &s->system : entity_find(s, pair);
-    return e && (e->status == DcgmEntityStatusLost || e->status == 7) ? NULL : e;
+    return e && (e->status == DcgmEntityStatusLost || e->status == DcgmEntityStatusDetached) ? NULL : e;
 }
 
 static void fill(const Question *q, dcgmGroupEntityPair_t pair, unsigned id, dcgmFieldValue_v1 *to) {
