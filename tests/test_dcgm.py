@@ -103,10 +103,18 @@ def test_all_fields_of_a_machine_are_few_groups(dcgm_node: Start, engine: Fake) 
     # XIDs and clock events are kept for longer, and of profiling fields only those are watched that the GPU has.
     unwatched = READABLE - of_gpus
     assert {id_ for id_ in unwatched if id_ < 9000} == {230, *range(1011, 1100)} & READABLE
+    calls = "dcgmUnwatchFields", "dcgmFieldGroupDestroy", "dcgmGroupDestroy"
+    undone = [engine.calls(call) for call in calls]
     of_instances = {field for watch in plain for field in watch.fields if watch.entities[0][0] == GPU_I}
     assert of_instances == {68, 90, 92, 93, 250, 251, 252, 253, 254}
     assert running.stop()
     assert taken(engine) == (0, 0, 0, 0, 0, 0)
+    # An engine forgets whoever disconnects; that is no reason to leave it to that.
+    assert [engine.calls(call) - before for call, before in zip(calls, undone, strict=True)] == [
+        len(watches),
+        len(watches),
+        3,
+    ]
 
 
 def test_each_gpu_is_profiled_by_what_it_has(dcgm_node: Start) -> None:

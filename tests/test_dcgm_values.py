@@ -17,6 +17,7 @@ from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Snapshot
 from otelgpu.sources.dcgm import structs
 from otelgpu.sources.dcgm.readable import COUNTED, READABLE, XID_ERRORS, unreadable
+from otelgpu.sources.dcgm.values import Refusal, judged
 from otelgpu.sources.nvml.source import NvmlSource
 from tests import fakedcgm
 from tests.conftest import RECORDINGS
@@ -276,6 +277,16 @@ def test_what_is_no_value_is_missing_for_its_reason(dcgm_node: Start) -> None:
     assert values(page, TEMPERATURE) == {"0": 29}
     assert not series(page, POWER)
     assert "DCGM_FI_DEV_BRAND" not in page
+
+
+def test_a_value_of_another_type_is_none() -> None:
+    """A newer engine may make a double of what was an integer: its bytes would be 4,631,107,791,820,423,168 degrees."""
+    value = structs.FieldValue2(fieldId=150, fieldType=ord("d"))
+    value.value.dbl = 42.0
+
+    refused = judged(value, CATALOGUE[150])
+    assert isinstance(refused, Refusal)
+    assert refused.gap == "invalid"
 
 
 def test_shares_have_no_dust(dcgm_node: Start) -> None:

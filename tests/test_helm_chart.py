@@ -153,6 +153,7 @@ def test_the_chart_has_the_version_of_the_program() -> None:
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "'app.kubernetes.io/name' should not be valid"),
         ({"podLabels": {"app.kubernetes.io/instance": "x"}}, "'app.kubernetes.io/instance' should not be valid"),
         ({"dcgm": {"address": "engine:5555"}}, "dcgm.address: without dcgm.enabled"),
+        ({"dcgm": {"enabled": True}, "processes": {"by": "pod"}}, "processes.by: DCGM does not tell"),
         ({"mig": {"sysAdmin": True}}, "mig.sysAdmin: it is another way than CDI"),
         ({"mig": {"monitor": True, "sysAdmin": True}, "cdi": {"enabled": True}}, "mig.sysAdmin: it is another way"),
         ({"extraEnv": [{"value": "x"}]}, "'name' is a required property"),

@@ -293,6 +293,22 @@ def test_an_engine_that_hangs_from_the_start_is_waited_for_by_nobody(
     until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
 
 
+def test_an_engine_is_not_left_under_a_call(dcgm_node: Start, engine: Fake) -> None:
+    """To shut libdcgm down while a thread is in it would take the process along."""
+    running = dcgm_node(WHOLE, fields=FRAMEWORK, sampling=QUICK)
+    until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
+    stuck = WHOLE.with_gpu(1, hangs={"dcgmEntitiesGetLatestValues"})
+    running.show(stuck)
+    until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "2"}, "one that hangs")
+    running.show(stuck.but(engine=2))
+    until(lambda: source_up(running.page()) == 0, "the end of the engine")
+
+    assert running.sweep().source_reason == f"the host engine at {ENGINE} is gone; and a call to it has not returned"
+    running.show(WHOLE.but(engine=2))
+    engine.quiet()
+    until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs over another connection")
+
+
 def test_the_process_ends_under_a_call_that_hangs(tmp_path: Path) -> None:
     """At SIGTERM it leaves without the engine, which is not shut down under the call."""
     scenario, counts = tmp_path / "engine", tmp_path / "engine-counts"

@@ -69,7 +69,6 @@ class DcgmSource:
         self._ages = Ages(paces.expire, clock)
         self._ages.is_local = self._connection.is_local
         self._again = Again(clock)
-        self._clock = clock
         self._number = 0  # of the connection over which something is watched
         self._edition = 0  # of what is wanted
         self._known: tuple[int, int, Seen] | None = None  # connection, edition and what was there at the last look

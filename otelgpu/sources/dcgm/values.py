@@ -27,7 +27,6 @@ Value: TypeAlias = FieldValue1 | FieldValue2
 # Taken when it happens and not at a pace: GPUs that come and go, XIDs, errors of NVLink, and what a diagnostic found.
 EVENTS = frozenset((6, 230, 450, *range(350, 364)))
 TYPES = {ord("i"): Number.INT, ord("d"): Number.DOUBLE, ord("s"): Number.TEXT}
-UNANSWERED = 1  # no code of DCGM's, all of which are 0 or below
 PLACES = 12  # digits after the point that a share of one has as a percentage: 0.57 is 57.0, and not 56.99999999999999
 MICRO = 1_000_000
 
@@ -52,8 +51,6 @@ class Call:
 
     def ask(self, connection: Connection) -> Iterator[tuple[Entity, int, FieldValue2]]:
         """Ask, and give each value with whose and of which field it is. Raise DcgmError when all of it fails."""
-        for value in self._values:
-            value.status = UNANSWERED
         connection.ask(
             "dcgmEntitiesGetLatestValues",
             self._entities,
@@ -64,8 +61,7 @@ class Call:
             self._memory,
         )
         for value in self._values:
-            if value.status != UNANSWERED:
-                yield (value.entityGroupId, value.entityId), value.fieldId, value
+            yield (value.entityGroupId, value.entityId), value.fieldId, value
 
 
 class Ages:
@@ -94,7 +90,8 @@ class Ages:
 
     def keep(self, entities: Collection[Entity]) -> None:
         """Forget all but these: instances come and go."""
-        self._taken = {key: taken for key, taken in self._taken.items() if key[0] in entities}
+        # Of a copy: the thread of a slot that was stuck may come back at any moment.
+        self._taken = {key: taken for key, taken in list(self._taken.items()) if key[0] in entities}
 
 
 def judged(value: Value, field: Field) -> int | float | str | Refusal:
