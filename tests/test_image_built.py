@@ -1,6 +1,6 @@
 """`make soak`: the image for each processor, built by buildah on a Debian, looked at and started.
 
-Rule 1: what was built for another processor than this one's is run by qemu, and by nothing else is it made otherwise.
+Rule 1: only to be started does the image for another processor need an emulator (qemu-user-static); skipped without.
 """
 
 import json
