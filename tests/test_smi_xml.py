@@ -276,15 +276,32 @@ class Shown:
     number: float | None
 
 
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    """The pages that were made so far, by the dump."""
+    return {}
+
+
+@pytest.fixture
+def page_of(made: dict[str, str], tmp_path: Path, node: Callable[..., Node]) -> Callable[[str], str]:
+    """Give the page of a dump, which is made once."""
+
+    def look(name: str) -> str:
+        if name not in made:
+            made[name] = node(smi.scenario(_dump(name, tmp_path)), fields=FIELDS).page()
+        return made[name]
+
+    return look
+
+
 @pytest.mark.parametrize("name", DUMPS or [pytest.param("", marks=ABSENT)])
 def test_every_number_of_nvidia_smi_is_the_number_on_our_page(
-    name: str, tmp_path: Path, node: Callable[..., Node]
+    name: str, tmp_path: Path, page_of: Callable[[str], str]
 ) -> None:
     """Whoever compares the two on a machine sees one truth; what nvidia-smi calls N/A is absent, not 0."""
-    path = _dump(name, tmp_path)
-    shown = list(_shown(_root(path)))
+    shown = list(_shown(_root(_dump(name, tmp_path))))
 
-    page = node(smi.scenario(path), fields=FIELDS).page()
+    page = page_of(name)
 
     assert shown, "the dump shows none of our fields; the places in ROWS are wrong"
     assert _numbers(page) == {(s.field, s.gpu, s.instance): s.number for s in shown if s.number is not None}
@@ -325,7 +342,7 @@ def _stirred(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", DUMPS or [pytest.param("", marks=ABSENT)])
 def test_every_text_of_nvidia_smi_is_the_label_on_our_page(
-    name: str, tmp_path: Path, node: Callable[..., Node]
+    name: str, tmp_path: Path, page_of: Callable[[str], str]
 ) -> None:
     """A number is of use only with the right GPU beside it; a text that nvidia-smi lacks makes no empty label."""
     root = _root(_dump(name, tmp_path))
@@ -341,7 +358,7 @@ def test_every_text_of_nvidia_smi_is_the_label_on_our_page(
             del texts["UUID"]
         expected.append({label: text for label, text in texts.items() if text not in NOTHING})
 
-    page = node(smi.scenario(_dump(name, tmp_path)), fields=FIELDS).page()
+    page = page_of(name)
 
     for line in lines_of(page):
         if line.name.startswith("DCGM_"):
