@@ -2,28 +2,37 @@
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag otelgpu .
 #
+# Nothing runs but on the builder's own processor, so that no image needs an emulator: the first stage fetches what was
+# compiled for the other one, and the last has no RUN. BuildKit says itself what BUILDPLATFORM is; so does buildah (and
+# podman), but for old releases: --build-arg BUILDPLATFORM=linux/amd64.
+#
 # Both stages have the same base, so that the environment made in one works in the other. Whoever wants it pinned by
 # digest gives --build-arg BASE=python:3.13-slim-trixie@sha256:...; any Debian with python3 and python3-venv does.
 ARG BASE=python:3.13-slim-trixie
 
-FROM ${BASE} AS build
+FROM --platform=$BUILDPLATFORM ${BASE} AS build
 WORKDIR /build
-RUN python3 -m venv tools && python3 -m venv --without-pip /opt/otelgpu
-COPY requirements-build.lock requirements.lock ./
+COPY requirements-build.lock ./
 # Wheels alone: nothing is compiled here, and the hashes are those of all platforms.
-RUN tools/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes --requirement requirements-build.lock \
-    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
-        --require-hashes --requirement requirements.lock
+RUN python3 -m venv tools && python3 -m venv --without-pip /opt/otelgpu \
+    && tools/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes --requirement requirements-build.lock
+ARG TARGETARCH
+COPY requirements.lock ./
+RUN case "$TARGETARCH" in amd64) processor=x86_64 ;; arm64) processor=aarch64 ;; \
+        *) echo "no image for TARGETARCH=$TARGETARCH: expected amd64 or arm64" >&2; exit 1 ;; esac \
+    && tools/bin/uv pip install --python /opt/otelgpu --python-platform "$processor-unknown-linux-gnu" --no-cache \
+        --only-binary :all: --require-hashes --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY otelgpu otelgpu
 # Bytecode by hash, and not by time: a builder may change the times when it copies, and every start would compile anew.
 RUN tools/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isolation --wheel-dir wheels . \
-    && tools/bin/pip --python /opt/otelgpu/bin/python install --no-cache-dir --no-compile --no-deps --no-index wheels/*.whl \
+    && tools/bin/uv pip install --python /opt/otelgpu --no-cache --no-deps --no-index wheels/*.whl \
     && /opt/otelgpu/bin/python -m compileall -q -f --invalidation-mode unchecked-hash /opt/otelgpu/lib \
-    && mkdir /etc/dcgm-exporter \
-    && /opt/otelgpu/bin/python -m otelgpu.config.shipping /etc/dcgm-exporter
+    && cp -r otelgpu/data /etc/dcgm-exporter
 
-FROM ${BASE}
+# Named although it goes without saying: buildah 1.28 would take the first stage's.
+# hadolint ignore=DL3065
+FROM --platform=$TARGETPLATFORM ${BASE}
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="otelgpu" \

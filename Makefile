@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest
 ARGS ?=
+BUILDER ?= $(or $(firstword $(foreach name,docker podman buildah,$(if $(shell command -v $(name)),$(name)))),docker)
 
 # What the environment is made of. It is renewed only when one of these changes.
 INPUTS := pyproject.toml constraints.txt .ci/venv $(wildcard otelgpu/__init__.py)
@@ -62,8 +63,8 @@ cover: $(DEV)  ## the tests again, showing lines and branches that none of them 
 lock: $(DEV)  ## write the files of hashes that the image is made from (ARGS=--check: say whether they are out of date)
 	@bash .ci/lock $(ARGS)
 
-image:  ## build the image (ARGS: more flags for docker build)
-	docker build --tag otelgpu --build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' otelgpu/__init__.py) \
+image:  ## build the image with docker, podman or buildah (BUILDER: which one; ARGS: more flags for it)
+	$(BUILDER) build $(if $(findstring docker,$(BUILDER)),,--format docker) --tag otelgpu --build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' otelgpu/__init__.py) \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(ARGS) .
 
 clean:  ## remove everything that make made

@@ -1,10 +1,12 @@
-"""A fleet of simulated nodes in one process, to see what a Prometheus makes of it.
+"""A fleet of simulated nodes in one process, to see what a Prometheus or a collector makes of it.
 
     python examples/fleet.py --nodes 100 --node 8xh100
     prometheus --config.file=examples/fleet-prometheus.yml
+    python examples/fleet.py --nodes 100 --push http://127.0.0.1:4318 --push-interval 15
 
 Each node is all of otelgpu but its server: a simulated driver, sweeps, OpenTelemetry's SDK and the page, made anew for
-each scrape. `/targets` lists the nodes for Prometheus's HTTP service discovery, `/node-0007/metrics` is a page.
+each scrape. `/targets` lists the nodes for Prometheus's HTTP service discovery, `/node-0007/metrics` is a page. With
+`--push` each node also sends its readings to a collector, at its own pace from the moment that it starts.
 docs/scaling.md has the figures.
 """
 
@@ -18,21 +20,23 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 
-from otelgpu.config import Config, Simulated, SourceChoice
+from otelgpu.config import Config, Otlp, Simulated, SourceChoice
 from otelgpu.export.page import Format
 from otelgpu.pipeline import Pipeline
 
 
-def pipeline(number: int, spec: str) -> Pipeline:
+def pipeline(number: int, spec: str, otlp: Otlp) -> Pipeline:
     """Build one node; its number is the seed of what its GPUs do."""
     source = SourceChoice("simulated", spec)
-    return Pipeline(Config(source=source, hostname=f"node-{number:04}", simulated=Simulated(seed=number)), {})
+    return Pipeline(
+        Config(source=source, hostname=f"node-{number:04}", simulated=Simulated(seed=number), otlp=otlp), {}
+    )
 
 
 @contextmanager
-def running(nodes: int, spec: str) -> Iterator[Mapping[str, Pipeline]]:
+def running(nodes: int, spec: str, otlp: Otlp) -> Iterator[Mapping[str, Pipeline]]:
     """Run so many nodes, by name."""
-    fleet = {f"node-{number:04}": pipeline(number, spec) for number in range(nodes)}
+    fleet = {f"node-{number:04}": pipeline(number, spec, otlp) for number in range(nodes)}
     for node in fleet.values():
         node.start()
     try:
@@ -101,11 +105,14 @@ class Answer(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until stopped."""
-    parser = argparse.ArgumentParser(description="Serve simulated nodes for a Prometheus.")
+    parser = argparse.ArgumentParser(description="Serve simulated nodes for a Prometheus, or push from them.")
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--node", default="8xh100", metavar="SPEC", help="the GPUs of each node: 4xt4+4xl40s")
     parser.add_argument("--port", type=int, default=9500)
+    parser.add_argument("--push", default="", metavar="URL", help="the collector each node pushes to over OTLP")
+    parser.add_argument("--push-interval", type=float, default=60, metavar="SECONDS")
     given = parser.parse_args()
+    otlp = Otlp(endpoint=given.push, interval=given.push_interval)
     logging.getLogger("otelgpu").setLevel(logging.ERROR)  # that they are simulated is said once for each
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -113,7 +120,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        with running(given.nodes, given.node) as fleet, Site(("127.0.0.1", given.port), fleet) as site:
+        with running(given.nodes, given.node, otlp) as fleet, Site(("127.0.0.1", given.port), fleet) as site:
             print(f"{given.nodes} nodes: http://127.0.0.1:{site.server_address[1]}/targets", flush=True)
             site.serve_forever()
     except KeyboardInterrupt:

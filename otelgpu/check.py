@@ -7,7 +7,7 @@ Rule 2: a file is judged alone: no variable and no flag of this shell changes wh
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from otelgpu.config.counters import merged, parse, read
 from otelgpu.config.given import Problem
@@ -36,6 +36,8 @@ def check(path: str, parse_spec: SpecParser) -> Finding:
     except ValueError as error:
         return _settings(path, parse_spec) if is_yaml else Finding([f"{whole(path)}: {error}"], [])
     is_yaml = is_yaml or (PurePath(path).suffix.lower() != ".csv" and _is_yaml(content))
+    if is_yaml and Path(path).is_fifo():  # what reads settings would find it empty by now
+        return Finding([f"{whole(path)}: settings from a pipe cannot be checked; expected a file"], [])
     if is_yaml and _WEB.search(content):
         return _web(path)
     if is_yaml:

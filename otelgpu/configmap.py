@@ -20,13 +20,14 @@ from msgspec.structs import replace
 
 from otelgpu.attribution.apiobjects import Event, decoded
 from otelgpu.attribution.apiserver import FORBIDDEN, Api, ApiError
-from otelgpu.attribution.mirror import Pause
+from otelgpu.attribution.follower import Follower
 from otelgpu.config import Config
 from otelgpu.config.counters import merged, parse
 from otelgpu.config.given import Files, digest
 from otelgpu.config.listed import ConfigMapName, Remark
 from otelgpu.config.load import finished
 from otelgpu.errors import ConfigError
+from otelgpu.pause import apart
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +59,12 @@ class ConfigMap:
         self._text: str | None = None
         self._problem: str | None = None
         self._is_settled = False  # the start has taken what there was
-        self._looked = threading.Event()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="otelgpu-configmap", daemon=True)
+        self._follower = Follower("otelgpu-configmap", api, step=self._step, failed=lambda error: self._say(str(error)))
 
     def first(self, patience: float) -> tuple[str | None, str]:
         """Start, and give the text; or None and why there is none after *patience* seconds. To be called once."""
-        self._thread.start()
-        self._looked.wait(patience)
+        self._follower.start()
+        self._follower.looked(patience)
         with self._lock:
             self._is_settled = True
             return self._text, self._problem or f"no answer within {patience:g} s"
@@ -82,31 +81,12 @@ class ConfigMap:
 
     def stop(self, timeout: float) -> bool:
         """End the question under way and the thread; False when it did not end in time."""
-        self._stopped.set()
-        self._api.close()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._follower.stop(timeout)
 
-    def _run(self) -> None:
-        pause = Pause()
-        while not self._stopped.is_set():
-            try:
-                raw = self._api.get(f"{self._path}/{self._name.name}")
-                self._take(decoded(raw, _ConfigMap))
-                self._looked.set()
-                seconds = self._watch(pause)
-            except ApiError as error:
-                self._say(str(error))
-                seconds = pause.take()
-            except Exception as error:
-                if self._say(f"an error inside otelgpu: {error!r}"):
-                    logger.exception("%s: an attempt failed; the next one starts afresh", self._thread.name)
-                seconds = pause.take()
-            self._looked.set()
-            self._stopped.wait(seconds)
-
-    def _watch(self, pause: Pause) -> float:
-        """Follow the ConfigMap until the server ends the watch; return the seconds until it is to be asked for."""
+    def _step(self) -> float:
+        """Ask for the ConfigMap, then watch it until the server ends that; return the seconds until it is asked for."""
+        self._take(decoded(self._api.get(f"{self._path}/{self._name.name}"), _ConfigMap))
+        self._follower.has_looked()
         began_at = time.monotonic()
         query = {"fieldSelector": f"metadata.name={self._name.name}"}  # no version: begins with the object as it is
         try:
@@ -118,12 +98,13 @@ class ConfigMap:
                     self._take(decoded(event.object, _ConfigMap))
         except ApiError as error:
             if error.status == FORBIDDEN:
-                return AGAIN * random.uniform(0.5, 1)  # noqa: S311 - so that not all nodes come at once
+                return apart(AGAIN, random.random)
             if error.status:
                 raise
         if time.monotonic() - began_at >= LASTED:
-            pause.forget()
-        return pause.take()  # ended, by an event of an error too, or cut: no fault; the next look tells if there is one
+            self._follower.pause.forget()
+        # It ended, by an event of an error too, or was cut: no fault; the next look tells if there is one.
+        return self._follower.pause.take()
 
     def _take(self, seen: _ConfigMap) -> None:
         text = (seen.data or {}).get(KEY)
@@ -141,7 +122,7 @@ class ConfigMap:
     def _say(self, problem: str | None) -> bool:
         """Log what is wrong, or that nothing is any more, when that is news; what is wrong at start `first` tells."""
         with self._lock:
-            if problem == self._problem or self._stopped.is_set():
+            if problem == self._problem or self._follower.is_stopped:
                 return False
             self._problem = problem
             is_told = self._is_settled

@@ -48,7 +48,6 @@ def create_own_instruments(
     pinned: Pinned,
     tally: Tally,
     uses: bool = False,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[float], None]:
     """Register otelgpu's own instruments; return the function that records how long a scrape took, in seconds."""
 
@@ -104,7 +103,7 @@ def create_own_instruments(
         "otelgpu.snapshot.age",
         "s",
         "How old the readings on this page are.",
-        of_snapshot(lambda snapshot: [Observation(max(clock() - snapshot.at, 0.0))]),
+        of_snapshot(lambda snapshot: [Observation(max(time.monotonic() - snapshot.at, 0.0))]),
     )
     total("otelgpu.sweeps", "", "Sweeps over all GPUs since the start.", lambda _: [Observation(tally.sweeps())])
     total(

@@ -6,7 +6,6 @@ Rule 1: whoever waits, waits here, and is woken when something has changed.
 import threading
 from collections.abc import Callable
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between attempts to reach a driver that is not there
 TOO_SOON = "it was not answered before this reader's time was over"  # why a glance at a round lacks a value
 
 
@@ -35,17 +34,3 @@ class Limit:
                 if left <= 0:
                     return
                 self.changed.wait(left)
-
-
-class Pause:
-    """How long to wait before the next attempt while the source is not there: `seconds`, which is until `until`."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.seconds = 0.0
-        self.until = 0.0
-        self._clock = clock
-
-    def after(self, *, is_known: bool) -> None:
-        """Wait longer than last time, or no more when it is there."""
-        self.seconds = 0.0 if is_known else min(max(self.seconds * 2, FIRST_PAUSE), LONGEST_PAUSE)
-        self.until = self._clock() + self.seconds if self.seconds else 0.0

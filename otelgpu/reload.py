@@ -62,10 +62,6 @@ class Rereading:
         """Name all that the settings were last read from, and what tells its content from another."""
         return {**self.files, **self.beside()}
 
-    def watched(self) -> Iterable[str]:
-        """Name every file whose change causes a reload."""
-        return tuple(self.files)
-
 
 @dataclass(slots=True)
 class LastReload:
@@ -82,6 +78,7 @@ class LastReload:
 
 if TYPE_CHECKING:  # a Protocol weighs ten kilobytes, and this is of use to the type checker alone
     from otelgpu.server.notify import Notify
+    from otelgpu.watch import Watch
 
     class Running(Protocol):
         """What is built of the settings: the pipeline."""
@@ -130,6 +127,7 @@ class Reload(Generic[R, S]):
         self._manager = manager
         self._lock = threading.Lock()
         self._is_asked = self._is_busy = self._is_stopped = False
+        self._watch: Watch | None = None
 
     def site(self) -> S:
         """Give what is served just now."""
@@ -164,19 +162,25 @@ class Reload(Generic[R, S]):
 
     def watched(self, interval: float | None) -> Callable[[], None]:
         """Begin to look whether what is read has changed, each *interval* seconds; give what SIGHUP is to cause."""
-        if interval is None or not self._rereading.files:
+        if interval is None or not self._watched():
             return self.reload
         from otelgpu.watch import Watch  # here: without a file there is nothing to watch
 
-        watch = Watch(self._rereading.watched, self.reload, interval)
-        watch.start()
-        return watch.read
+        self._watch = Watch(self._watched, self.reload, interval)
+        self._watch.start()
+        return self._watch.read
 
     def stop(self, timeout: float) -> bool:
         """End what runs; no reload changes anything any more. See Running.stop."""
         with self._lock:
             self._is_stopped = True
+        if self._watch is not None:
+            self._watch.stop()
         return self._running.stop(timeout)
+
+    def _watched(self) -> Sequence[str]:
+        """Name every file whose change causes a reload: also those of TLS, which a sender reads when it is made."""
+        return (*self._rereading.files, *self._running.config.tls_files)
 
     def _is_turn(self) -> bool:
         with self._lock:

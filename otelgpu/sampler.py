@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from otelgpu.fields import Field
-from otelgpu.limit import LONGEST_PAUSE, Limit, Pause
+from otelgpu.limit import Limit
 from otelgpu.model import Device, Enter, Snapshot
+from otelgpu.pause import LONGEST, Pause
 from otelgpu.rounds import Rounds
 from otelgpu.slots import Outcome
 from otelgpu.snapshots import Assembler, Times
@@ -67,7 +68,7 @@ class Sampler:
         self._sweeping = self._wanted = self._is_released = False
         self._change: tuple[tuple[Field, ...], Callable[[], None], Terms] | None = None  # before the next sweep
         self._held_by: str | None = None  # why it could not be let go of
-        self._pause = Pause(clock)
+        self._pause, self._retry_at = Pause(), 0.0  # while the source is not there
         self._look_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="otelgpu-sampler", daemon=True)
 
@@ -203,18 +204,15 @@ class Sampler:
 
     def _look_again(self) -> None:
         """The source has answered after all: make a sweep now, or a pod that nobody scrapes would never be ready."""
-        self._pause.after(is_known=True)
+        self._pause.forget()
         self._wanted = True  # also while a sweep is under way: that one has given the source up already
         self._changed.notify_all()
 
     def _is_fresh(self, max_age: float) -> bool:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return False
-        if self._pace.interval is not None:
-            return True
-        now = self._clock()
-        return (max_age > 0 and now - snapshot.at <= max_age) or now < self._pause.until
+        if self._snapshot is None or self._pace.interval is not None:
+            return self._snapshot is not None
+        waits = self._pause.seconds > 0 and self._clock() < self._retry_at
+        return waits or (max_age > 0 and self._clock() - self._snapshot.at <= max_age)
 
     def _run(self) -> None:
         while self._await_turn():
@@ -224,9 +222,11 @@ class Sampler:
             except Exception:
                 logger.exception("a sweep failed; the next one starts afresh")
             with self._changed:
-                self._pause.after(is_known=is_known)
-                if snapshot is not None:
-                    self._snapshot = snapshot
+                if is_known:
+                    self._pause.forget()
+                else:
+                    self._retry_at = self._clock() + self._pause.take()
+                self._snapshot = snapshot or self._snapshot
                 self._sweeping = False
                 self._glance = None
                 self._finished += 1
@@ -251,9 +251,9 @@ class Sampler:
         """Seconds until a sweep nobody waits for: another attempt at a driver that is away, the pace's, or a look."""
         due = [] if self._look_at is None else [self._look_at]
         if self._pace.insists and self._began_at is not None and self.why_not_ready() is not None:
-            due.append(self._began_at + LONGEST_PAUSE)  # or a pod that nobody scrapes would stay unready
+            due.append(self._began_at + LONGEST)  # or a pod that nobody scrapes would stay unready
         if self._pause.seconds and self._pace.insists:
-            due.append(self._pause.until)
+            due.append(self._retry_at)
         elif self._pace.interval is not None and self._began_at is not None:
             due.append(self._began_at + self._pace.interval)
         return min(due) - self._clock() if due else None

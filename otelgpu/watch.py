@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from otelgpu.errors import StartError
+
 logger = logging.getLogger(__name__)
 
 QUIET = 0.2  # seconds
@@ -33,8 +35,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="otelgpu-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
+        """Begin to look. Raise StartError where no thread can be started for it."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # what Python makes of a failed pthread_create
+            raise StartError(f"no thread to watch files: {error}") from error
 
     def stop(self) -> None:
         """Look no more; nobody waits for a look that hangs."""
@@ -55,7 +60,7 @@ class Watch:
                 if (seen := self._look()) != self._seen:
                     self._settle(seen)
             except Exception:
-                logger.exception("a look at the files of the settings failed; the next one starts afresh")
+                logger.exception("a look whether files have changed failed; the next one starts afresh")
 
     def _settle(self, seen: Seen) -> None:
         """Wait until nothing changes any more, and tell."""

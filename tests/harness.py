@@ -83,6 +83,17 @@ def until(met: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
         pause.wait(0.005)
 
 
+def patient(seconds: float) -> float:
+    """So many seconds, and more while others keep this machine busy: a limit that only what hangs is to miss."""
+    busy = os.getloadavg()[0] / (2 * len(os.sched_getaffinity(0)))
+    return seconds * min(max(busy, 1.0), 10.0)
+
+
+def short(seconds: float = 0.3, *, slow_interval: float = 60.0) -> Sampling:
+    """Sampling for a test in which something hangs: no reuse, and a deadline that all else meets."""
+    return Sampling(reuse=0, deadline=patient(seconds), slow_interval=slow_interval)
+
+
 @dataclass
 class Node:
     """A pipeline in this process over a fake. Sweeps happen only when asked for."""
@@ -128,13 +139,20 @@ class Node:
 def config(source: SourceChoice = NVML, **changes: object) -> Config:
     """Settings for a test: no reuse, so that every page is a sweep, and a host name that is the same everywhere.
 
+    The deadline is one that nothing misses, however busy the machine; where something hangs see `short`.
+
     `compat` may be a text, as a person writes it.
     """
     if isinstance(compat := changes.get("compat"), str):
         changes["compat"] = tuple(compat.split(","))
     # The addresses of the fake's GPUs may be those of this machine's.
     suspended = Suspended(sys_root="/nowhere")
-    usual = {"source": source, "hostname": "node-1", "sampling": Sampling(reuse=0), "suspended": suspended}
+    usual = {
+        "source": source,
+        "hostname": "node-1",
+        "sampling": Sampling(reuse=0, deadline=LIMIT),
+        "suspended": suspended,
+    }
     return Config(**(usual | changes))  # type: ignore[arg-type]
 
 
@@ -257,7 +275,7 @@ def serving(
     path, counts = folder / "scenario", folder / "counts"
     env = _environ(scenario, folder, environ)
     command = [sys.executable, *program, *flags]
-    if not any(flag.startswith("--listen") for flag in flags):
+    if "OTELGPU_SERVER_LISTEN" not in env and not any(flag.startswith("--listen") for flag in flags):
         command += ["--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None

@@ -1,11 +1,13 @@
 """Start the files of an image as a runtime would, ask for the page and the health, and say what came of it.
 
 `unshare --mount --net python -m tests.imaged` reads what to do from stdin, as JSON, and prints JSON. It is root in a
-mount and a network namespace of its own; what it starts is the image's user, in a root that is read-only.
+mount and a network namespace of its own; what it starts is the image's user, in a root that is read-only. What stands
+for another processor is handed to an emulator, which is in that root too.
 """
 
 import fcntl
 import json
+import shutil
 import signal
 import socket
 import struct
@@ -17,7 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-LIMIT = 60.0  # seconds
+LIMIT = 300.0  # seconds: an emulator on a busy machine is slow
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 
@@ -33,16 +35,24 @@ def main() -> None:
     _mount("--bind", "/dev", f"{root}/dev")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
-    inside = ["chroot", f"--userspec={told['user']}", root, "env", "-i", *told["env"]]
-    with subprocess.Popen([*inside, *told["command"]], stdout=subprocess.PIPE, stderr=sys.stderr, text=True) as process:
+    chroot = shutil.which("chroot")
+    assert chroot is not None
+    inside = [chroot, f"--userspec={told['user']}", root, *told["emulator"]]
+    environ = dict(text.split("=", 1) for text in told["env"])
+    with subprocess.Popen(
+        [*inside, *told["command"]], env=environ, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             announced = process.stdout.readline()
             _wait_until_ready()
             page = _get("/metrics")
-            health = subprocess.run([*inside, *told["health"]], check=False, timeout=LIMIT).returncode
+            health = subprocess.run([*inside, *told["health"]], env=environ, check=False, timeout=LIMIT).returncode
             status = Path(f"/proc/{process.pid}/status").read_text()
-            write = subprocess.run([*inside, "sh", "-c", "echo > /opt/otelgpu/x"], check=False, capture_output=True)
+            read, write = (
+                subprocess.run([*inside, "/bin/sh", "-c", f"echo {text}"], env=environ, check=False).returncode == 0
+                for text in ("< /opt/otelgpu/pyvenv.cfg >&2", "> /opt/otelgpu/x")
+            )
             process.send_signal(signal.SIGTERM)
             ended = process.wait(LIMIT)
         finally:
@@ -57,7 +67,8 @@ def main() -> None:
                 "uid": lines["Uid"].split()[0],
                 "caps": lines["CapEff"],
                 "rss_kb": int(lines["VmRSS"].split()[0]),
-                "could_write": write.returncode == 0,
+                "could_read": read,
+                "could_write": write,
                 "status": ended,
             }
         )

@@ -25,7 +25,7 @@ from tests.fakenvml import ALL_LINKS, Code, Scenario, Typed, models, wrong_archi
 from tests.fakenvml import library as fake_library
 from tests.fakenvml.build import SONAME
 from tests.fakenvml.everything import everything
-from tests.harness import Node, refused, series, serving, until, values
+from tests.harness import Node, patient, refused, series, serving, until, values
 
 Start = Callable[..., Node]
 
@@ -165,7 +165,7 @@ def test_who_names_nvml_wants_a_driver_at_the_start(tmp_path: Path, place: str) 
 )
 def test_a_driver_that_does_not_answer_at_the_start_is_one_line(tmp_path: Path, broken: Scenario, reason: str) -> None:
     """The reason is in the last line, where people look."""
-    flags = ("--listen", "127.0.0.1:0", "--source", "nvml", "--deadline", "0.3", "--log-level", "error")
+    flags = ("--listen", "127.0.0.1:0", "--source", "nvml", "--deadline", f"{patient(0.3):g}", "--log-level", "error")
     code, said = refused(broken, tmp_path, *flags)
 
     assert code == 1

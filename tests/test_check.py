@@ -1,5 +1,6 @@
 """`otelgpu check FILE...`: what is wrong with a file, before anything is started with it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -91,4 +92,26 @@ def test_what_check_does_not_take_is_one_line(arguments: tuple[str, ...], tmp_pa
 
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2
+
+
+def test_a_pipe_is_read_where_somebody_has_written(tmp_path: Path) -> None:
+    """`check <(...)` judges what is written; one that nobody writes is a wrong file, and not a program that hangs."""
+    os.mkfifo(tmp_path / "silent.yaml")
+    written: dict[str, int] = {}
+    for text in (f"{TEMP}, gauge, x\n", "naming: bogus\n"):
+        end, other = os.pipe()
+        os.write(other, text.encode())
+        os.close(other)
+        written[f"/proc/{os.getpid()}/fd/{end}"] = end
+    fields, settings = written
+    done = command(None, tmp_path, "check", "silent.yaml", *written)
+    for end in written.values():
+        os.close(end)
+
+    assert done.stdout == f"{fields}: good (1 field)\n"
+    assert done.stderr.splitlines() == [
+        "otelgpu: silent.yaml: a pipe from which nothing comes; expected a file",
+        f"otelgpu: {settings}: settings from a pipe cannot be checked; expected a file",
+    ]
     assert done.returncode == 2

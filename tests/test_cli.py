@@ -613,3 +613,32 @@ def test_setting_up_the_log_twice_logs_once(capsys: pytest.CaptureFixture[str]) 
         ("theirs", "theirs"),
     ]
     assert [line["logger"] for line in lines[2:]] == ["py.warnings"]
+
+
+def test_the_commands_of_the_readme_are_understood(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is shown first is typed first. What would serve is stopped by one more flag, with all others understood."""
+    (block,) = re.findall(r"(?ms)^## Commands\n\n```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"))
+    shown = [line.split() for line in re.findall(r"\botelgpu\b([^#)\n]*)", block)]
+    monkeypatch.setenv("OTELGPU_SOURCE", "simulated:1xt4")
+    monkeypatch.setenv("OTELGPU_DEVICES", "0")
+    Path("f.csv").write_text("DCGM_FI_DEV_GPU_TEMP, gauge, x\n")
+    Path("a.prom").write_text(printed(capsys, "once"))
+    there = {
+        "FILE...": "f.csv",
+        "FILE": "r.jsonl",
+        "replay:FILE": "replay:r.jsonl",
+        "URL_A": "a.prom",
+        "URL_B": "a.prom",
+    }
+    stopped = []
+    for words in shown:
+        arguments = [there.get(word, word) for word in words]
+        if not words or words[0].startswith("-"):
+            stopped.append(complaints(capsys, *arguments, "--reuse", "x"))
+        else:
+            assert printed(capsys, *arguments), arguments
+
+    assert len(shown) == 11
+    assert stopped == [(2, ["otelgpu: --reuse x: expected a number of seconds"])] * 3

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from otelgpu import configmap
-from otelgpu.attribution import mirror
+from otelgpu import configmap, pause
 from otelgpu.config import Config, Flag, load
 from otelgpu.configmap import followed
 from otelgpu.errors import ConfigError
@@ -72,8 +71,8 @@ def named(api: ApiServer) -> Config:
 @pytest.fixture
 def follow(api: ApiServer, changes: Changes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
     """Settings with `-m gpu:fields`, followed for as long as the test runs."""
-    monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(mirror, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(pause, "FIRST", 0.02)
+    monkeypatch.setattr(pause, "LONGEST", 0.05)
     monkeypatch.setattr(configmap, "AGAIN", 0.05)
     monkeypatch.setattr(configmap, "PATIENCE", LIMIT)
     with ExitStack() as stack:

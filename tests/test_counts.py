@@ -18,7 +18,7 @@ from otelgpu.model import Device
 from tests.conftest import Golden
 from tests.fakenvml import Fake, Scenario, models
 from tests.faults.rig import missing, up
-from tests.harness import Node, lines_of, series, until
+from tests.harness import LIMIT, Node, lines_of, series, short, until
 
 Start = Callable[..., Node]
 
@@ -28,7 +28,7 @@ XID, POWER, REASONS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE", "nvml
 P2P = "DCGM_EXP_P2P_STATUS"
 EXPORTED = (XID_COUNT, CLOCK_COUNT, "DCGM_EXP_GPU_HEALTH_STATUS", P2P, XID_TOTAL, CLOCK_TOTAL)
 PAIR = models.h100(2).with_gpu(0, answers={REASONS: 0}).with_gpu(1, answers={REASONS: 0})
-QUICK = {"sampling": Sampling(reuse=0, deadline=0.3), "counts": Counts(clock_interval=0.1)}
+QUICK = {"sampling": Sampling(reuse=0, deadline=LIMIT), "counts": Counts(clock_interval=0.1)}
 
 
 def counted(page: str, name: str, label: str) -> dict[str, dict[str, float]]:
@@ -97,7 +97,7 @@ def test_an_xid_leaves_the_window_and_its_series_stays(node: Start) -> None:
 @pytest.mark.parametrize("fate", [{"lost": True}, {"hangs": {"nvmlDeviceGetPowerUsage"}}, {"gone": True}])
 def test_the_xid_that_took_a_gpu_down_is_counted(fate: dict[str, Any], node: Start) -> None:
     """79 is the one that matters most, and it comes from a GPU that answers nothing any more."""
-    running = node(PAIR, fields=(XID_COUNT, XID_TOTAL, POWER, "DCGM_FI_DRIVER_VERSION"), **QUICK)
+    running = node(PAIR, fields=(XID_COUNT, XID_TOTAL, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=short())
     before = next(line for line in series(running.page(), XID_TOTAL) if 'gpu="1"' in line and 'xid="79"' in line)
     running.show(PAIR.with_xid(1, 79))
     until(lambda: xids(running.page()) == {"1": {"79": 1}}, "the event")

@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from otelgpu import __version__
+from otelgpu.config import Config
 from tests.collector_config import Kind, problems, wrong
 from tests.conftest import ROOT
 from tests.fakenvml import models
 from tests.harness import LIMIT, lines_of, serving, until
-from tests.push.collectors import collector
+from tests.push.collectors import Collector, collector, pairs
 from tests.test_prometheus import Prometheus
 
 EXAMPLES = ROOT / "examples"
@@ -59,6 +60,32 @@ SERVICE: Kind = {
     "deploy": {"resources": {"limits": {"memory": _matches(r"\d+M")}, "reservations": {"devices": [_DEVICE]}}},
 }
 WHOLE: Kind = {"name": _text, "services": {"*": SERVICE}, "volumes": {"*": {}}}
+# What Grafana's documentation of provisioning lists, as far as it is used.
+DATASOURCES: Kind = {
+    "apiVersion": lambda value: value == 1,
+    "datasources": [
+        {
+            **dict.fromkeys(("name", "uid", "url"), _text),
+            "type": _matches("prometheus"),
+            "access": _matches("proxy"),
+            "isDefault": _flag,
+            "jsonData": {"timeInterval": _matches(r"\d+s")},
+        }
+    ],
+}
+PROVIDERS: Kind = {
+    "apiVersion": lambda value: value == 1,
+    "providers": [
+        {
+            **dict.fromkeys(("name", "folder"), _text),
+            "type": _matches("file"),
+            "disableDeletion": _flag,
+            "options": {"path": _matches("/.*")},
+        }
+    ],
+}
+GRAFANA_PORT = 3000  # its documented default
+LATER_FLAGS = {"--web.enable-otlp-receiver"}  # of Prometheus since 2.55, and maybe not of the one that is here
 
 
 def compose() -> Json:
@@ -81,7 +108,7 @@ def test_compose_takes_the_file() -> None:
     assert wrong("compose", file, WHOLE) == []
     assert named == set(file["volumes"])
     assert {one for each in services.values() for one in each.get("depends_on", ())} <= set(services)
-    assert all(path.exists() for name in ("prometheus", "collector", "grafana") for path in mounts(name).values())
+    assert all(path.exists() for name, each in services.items() if "volumes" in each for path in mounts(name).values())
     assert services["otelgpu"]["image"] == f"otelgpu:{__version__}"
     assert (COMPOSE / services["otelgpu"]["build"]["context"] / "Dockerfile").resolve().is_file()
 
@@ -103,6 +130,43 @@ def test_a_mistake_in_the_file_is_found(service: str, key: str, value: object) -
     file["services"][service][key] = value
 
     assert wrong("compose", file, WHOLE)
+
+
+def test_every_address_in_its_files_is_served(prometheus: Path) -> None:
+    """By the service of that name, at the port that it listens on; what is published is that port too."""
+    told = subprocess.run([prometheus, "--help"], capture_output=True, text=True, check=False)
+    default = re.search(r'--web\.listen-address="0\.0\.0\.0:(\d+)"', told.stdout + told.stderr)
+    assert default is not None
+    receivers = yaml.safe_load((COMPOSE / "otel-collector.yaml").read_text())["receivers"]["otlp"]["protocols"]
+    listening = {
+        "otelgpu": {str(place.port) for place in Config().server.listen},
+        "prometheus": {default[1]},
+        "collector": {one["endpoint"].rpartition(":")[2] for one in receivers.values()},
+        "grafana": {str(GRAFANA_PORT)},
+    }
+    services = compose()["services"]
+    published = {name: [one.split(":")[1:] for one in each.get("ports", ())] for name, each in services.items()}
+    texts = [path.read_text() for path in COMPOSE.rglob("*.y*ml")]
+    named = {pair for text in texts for pair in re.findall(rf"\b({'|'.join(services)}):(\d{{4,5}})\b", text)}
+    here = {port for text in texts for port in re.findall(r"http://localhost:(\d+)", text)}
+
+    assert services.keys() == listening.keys()
+    assert {(name, port) for name, port in named if port not in listening[name]} == set()
+    assert {name for name, _ in named} == {"otelgpu", "prometheus", "collector"}
+    assert all(inner in listening[name] for name, pairs in published.items() for _, inner in pairs)
+    assert here == {outer for pairs in published.values() for outer, _ in pairs}
+
+
+def test_its_prometheus_knows_its_flags(prometheus: Path) -> None:
+    """And keeps what it stores on the volume that is mounted for it."""
+    service = compose()["services"]["prometheus"]
+    told = subprocess.run([prometheus, "--help"], capture_output=True, text=True, check=False)
+    known = set(re.findall(r"(--[a-z][a-z.-]+)", told.stdout + told.stderr))
+    given = dict(flag.partition("=")[::2] for flag in service["command"])
+
+    assert given.keys() - known <= LATER_FLAGS
+    assert f"prometheus:{given['--storage.tsdb.path']}" in service["volumes"]
+    assert given["--config.file"] in mounts("prometheus")
 
 
 def test_its_prometheus_takes_scrapes_and_alerts(promtool: Path, tmp_path: Path) -> None:
@@ -142,9 +206,11 @@ def test_its_grafana_finds_prometheus_and_the_dashboards() -> None:
     """compose/grafana/datasources/prometheus.yaml and compose/grafana/dashboards/otelgpu.yaml."""
     there = mounts("grafana")
     folders = [there[f"/etc/grafana/provisioning/{kind}"] for kind in ("datasources", "dashboards")]
-    (source,) = yaml.safe_load((folders[0] / "prometheus.yaml").read_text())["datasources"]
-    (provider,) = yaml.safe_load((folders[1] / "otelgpu.yaml").read_text())["providers"]
+    sources = yaml.safe_load((folders[0] / "prometheus.yaml").read_text())
+    providers = yaml.safe_load((folders[1] / "otelgpu.yaml").read_text())
+    (source,), (provider,) = sources["datasources"], providers["providers"]
 
+    assert wrong("datasources", sources, DATASOURCES) + wrong("dashboards", providers, PROVIDERS) == []
     assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
     assert len(list(there[provider["options"]["path"]].glob("*.json"))) >= 2
     assert "prometheus" in compose()["services"]
@@ -178,13 +244,19 @@ def started(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"
         process.wait(LIMIT)
 
 
-def test_a_prometheus_finds_and_scrapes_a_fleet(prometheus: Path, tmp_path: Path) -> None:
+def pushing(there: Collector) -> set[object]:
+    """The names of the nodes whose batches arrived."""
+    resources = [one.resource for received in list(there.received) for one in received.message.resource_metrics]
+    return {pairs(list(resource.attributes))["host.name"] for resource in resources}
+
+
+def test_a_prometheus_finds_and_scrapes_a_fleet_that_pushes_as_well(prometheus: Path, tmp_path: Path) -> None:
     """fleet.py and fleet-prometheus.yml as docs/scaling.md uses them, with three small nodes."""
     log, folder = tmp_path / "fleet.log", tmp_path / "prometheus"
     folder.mkdir()
     fleet = [sys.executable, str(FLEET), "--nodes", "3", "--node", "2xt4", "--port", "0"]
     config = (EXAMPLES / "fleet-prometheus.yml").read_text()
-    with started(fleet, log) as process:
+    with collector() as there, started([*fleet, "--push", there.url], log) as process:
         until(lambda: "/targets" in log.read_text() or process.poll() is not None, "the fleet")
         url = log.read_text().split()[-1]
         (folder / "prometheus.yml").write_text(
@@ -209,9 +281,12 @@ def test_a_prometheus_finds_and_scrapes_a_fleet(prometheus: Path, tmp_path: Path
         with pytest.raises(urllib.error.HTTPError) as unknown:
             urllib.request.urlopen(url.replace("targets", "node-0003/metrics"), timeout=LIMIT)
         unknown.value.close()
+        until(lambda: len(pushing(there)) == 3, "a batch of each node", 3 * LIMIT)
+        pushed = pushing(there)
 
     assert sorted(dict(labels)["Hostname"] for _, labels in nodes) == ["node-0000", "node-0001", "node-0002"]
     assert set(nodes.values()) == {2}
+    assert pushed == {"node-0000", "node-0001", "node-0002"}
     assert unknown.value.code == 404
     assert process.returncode == 0
 

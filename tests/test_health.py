@@ -15,7 +15,7 @@ from otelgpu.sources.nvml.source import BESIDE
 from tests.fakenvml import Code, Fake, Scenario, models
 from tests.fakenvml.scenario import Answer, Key
 from tests.faults.rig import missing, up
-from tests.harness import Node, lines_of, series, until
+from tests.harness import LIMIT, Node, lines_of, series, short, until
 
 Start = Callable[..., Node]
 
@@ -26,7 +26,7 @@ REASONS, WIDTH, LINK = (
     "nvmlDeviceGetNvLinkState",
 )
 INFOROM, RECOVERY, CORRUPT = "nvmlDeviceValidateInforom", 230, 14
-SAMPLING = Sampling(reuse=0, deadline=0.3, slow_interval=0)
+SAMPLING = Sampling(reuse=0, deadline=LIMIT, slow_interval=0)
 FIELDS = {4: 0, 31: 0, 142: 0, 143: 0, 144: 0, 145: 0, RECOVERY: 0}
 ANSWERS: dict[Key, Answer] = {
     REASONS: 0x1,
@@ -155,7 +155,7 @@ def test_a_grave_xid_is_told_for_as_long_as_the_window(code: int, node: Start) -
 )
 def test_a_gpu_that_is_down_has_failed(fate: dict[str, Any], expected: Any, node: Start) -> None:
     """Under the labels that it was last known by, and with no other part called well."""
-    running = node(machine(), fields=(HEALTH, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=SAMPLING)
+    running = node(machine(), fields=(HEALTH, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=short(slow_interval=0))
     before = [line for line in series(running.page(), HEALTH) if 'gpu="0"' in line]
     running.show(machine(**fate))
     until(lambda: sorted(up(running.page()).values()) == [0, 1], "the GPU is down")

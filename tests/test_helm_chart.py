@@ -17,7 +17,7 @@ from otelgpu import __version__
 from tests.conftest import ROOT
 from tests.deploy import helm, kustomize
 from tests.deploy.checks import misfits, problems
-from tests.deploy.containers import container, daemonset, environ_of
+from tests.deploy.containers import container, containers, daemonset, environ_of
 from tests.deploy.gotemplate import FUNCTIONS, Chart, TemplateError, parse
 
 VALUES = [path.name.removesuffix("-values.yaml") for path in helm.VALUES]
@@ -152,6 +152,10 @@ def test_the_chart_has_the_version_of_the_program() -> None:
         ({"rollingUpdate": {"maxUnavailable": "0%"}}, "exactly one of them to be 0"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "'app.kubernetes.io/name' should not be valid"),
         ({"podLabels": {"app.kubernetes.io/instance": "x"}}, "'app.kubernetes.io/instance' should not be valid"),
+        ({"dcgm": {"address": "engine:5555"}}, "dcgm.address: without dcgm.enabled"),
+        ({"mig": {"sysAdmin": True}}, "mig.sysAdmin: it is another way than CDI"),
+        ({"mig": {"monitor": True, "sysAdmin": True}, "cdi": {"enabled": True}}, "mig.sysAdmin: it is another way"),
+        ({"extraEnv": [{"value": "x"}]}, "'name' is a required property"),
         ({"podAnnotations": {"checksum/files": "x"}}, "'checksum/files' should not be valid"),
     ],
     ids=str,
@@ -168,6 +172,47 @@ def test_wrong_values_are_refused(values: Json, said: str, tmp_path: Path) -> No
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
         assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("overlay", "values"),
+    [("dcgm", {"dcgm": {"enabled": True}}), ("cdi", {"cdi": {"enabled": True}}), ("mig", {"mig": {"monitor": True}})],
+    ids=str,
+)
+def test_a_value_does_what_the_overlay_of_its_name_does(overlay: str, values: Json) -> None:
+    """Image, engine, rights and annotations are written down twice."""
+    theirs = kustomize.build(ROOT / "deploy" / "kubernetes" / "overlays" / overlay)
+    ours = helm.render({"kubernetes": {"enabled": False}, **values})[0]
+    there, here = (containers(objects) for objects in (theirs, ours))
+    annotations = [daemonset(objects)["spec"]["template"]["metadata"]["annotations"] for objects in (theirs, ours)]
+    rest = {"imagePullPolicy": "IfNotPresent"}
+
+    assert annotations[0].items() == annotations[1].items() - {("checksum/files", annotations[1]["checksum/files"])}
+    assert [one["name"] for one in here] == [one["name"] for one in there]
+    for one, other in zip(here, there, strict=True):
+        if one["name"] != "otelgpu":
+            assert one == other | rest
+    assert container(ours)["securityContext"] == container(theirs)["securityContext"]
+    assert environ_of(container(theirs)).items() <= environ_of(container(ours)).items()
+    assert container(ours).get("volumeMounts") == container(theirs).get("volumeMounts")
+
+
+def test_a_variable_of_the_user_goes_over_that_of_the_chart() -> None:
+    """Twice in a list, one of the two would be lost when it is applied again; Helm's users expect theirs to win."""
+    values: Json = {
+        "cdi": {"enabled": True},
+        "extraEnv": [
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "0,1"},
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "OTHER", "value": "1"},
+        ],
+    }
+    names = [one["name"] for one in container(helm.render(values)[0])["env"]]
+    environ = environ_of(container(helm.render(values)[0]))
+
+    assert len(names) == len(set(names))
+    assert set(names) == {one["name"] for one in container(helm.render({})[0])["env"]} | {"OTHER"}
+    assert (environ["NVIDIA_VISIBLE_DEVICES"], environ["NODE_NAME"], environ["OTHER"]) == ("0,1", "otelgpu-x7", "1")
 
 
 def test_no_right_is_granted_that_is_not_used() -> None:
@@ -235,7 +280,7 @@ def test_pods_are_made_anew_when_their_files_change() -> None:
 
 def paths(value: Any, path: str = "") -> Iterator[str]:
     """Every value of the chart, as --set names it."""
-    if isinstance(value, dict) and value and path not in ("affinity", "resources", "dashboards.labels"):
+    if isinstance(value, dict) and value and path not in ("affinity", "dashboards.labels") and "resources" not in path:
         for key, inner in value.items():
             yield from paths(inner, f"{path}.{key}" if path else key)
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu import pause
 from otelgpu.attribution import mirror
 from otelgpu.attribution.apiserver import Api, ApiError
 from otelgpu.attribution.choice import NoAttribution
@@ -99,8 +100,8 @@ def watched(
     node: Callable[..., Node], kubelet: Kubelet, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Starter]:
     """Start a node: `watched(pod(...), pod_uid=True)`. Both servers are started unless they are told not to be."""
-    monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(mirror, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(pause, "FIRST", 0.02)
+    monkeypatch.setattr(pause, "LONGEST", 0.05)
     attributions: list[Attribution] = []
 
     def start(
@@ -125,6 +126,8 @@ def watched(
         assert not isinstance(started.pipeline.attribution, NoAttribution)
         attributions.append(started.pipeline.attribution)
         assert started.pipeline.attribution.looked(LIMIT)
+        metas = started.pipeline.attribution.metas  # before its watch, a pod that came meanwhile is in doubt
+        until(lambda: metas is None or metas.is_connected or not metas.is_up, "the watch")
         return Watched(started, kubelet)
 
     yield start

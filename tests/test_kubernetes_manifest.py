@@ -16,9 +16,9 @@ import yaml
 from otelgpu.config import Config
 from otelgpu.config.owning import KUBELET_SOCKET
 from tests.conftest import ROOT
-from tests.deploy import kustomize
+from tests.deploy import helm, kustomize
 from tests.deploy.checks import OPERATOR, VERSIONS, misfits, problems
-from tests.deploy.containers import container, daemonset, environ_of
+from tests.deploy.containers import container, containers, daemonset, environ_of
 from tests.fakeapi import GROUP, PODS, ApiServer, gpu_device, pod_object, slice_object
 from tests.fakekubelet import Kubelet, claiming, pod
 from tests.harness import lines_of, serving, until
@@ -111,26 +111,44 @@ def test_kustomize_builds_the_same(name: str) -> None:
     assert by_name(list(yaml.safe_load_all(done.stdout))) == by_name(overlay(name))
 
 
-def test_the_example_of_the_documentation_is_built(tmp_path: Path) -> None:
-    """Another namespace, another image and a setting of one's own, over components: what everybody has to write."""
+@pytest.fixture
+def examples(tmp_path: Path) -> list[list[Json]]:
+    """What is built from each kustomization in docs/kubernetes.md, in their order."""
     command = builder()
     text = (ROOT / "docs" / "kubernetes.md").read_text()
-    match = re.search(r"```yaml\n# kustomization.yaml\n(.*?)```", text, re.DOTALL)
-    assert match is not None
-    here = os.path.relpath(FOLDER, tmp_path)
-    (tmp_path / "kustomization.yaml").write_text(re.sub(r"https:\S+?//deploy/kubernetes", here, match[1]))
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    objects = list(yaml.safe_load_all(done.stdout))
+    here = os.path.relpath(FOLDER, tmp_path / "0")
+    found = []
+    for number, example in enumerate(re.findall(r"```yaml\n# kustomization.yaml.*?\n(.*?)```", text, re.DOTALL)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "kustomization.yaml").write_text(re.sub(r"https:\S+?//deploy/kubernetes", here, example))
+        done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        found.append(list(yaml.safe_load_all(done.stdout)))
+    return found
 
-    assert list(problems(objects)) == list(misfits(objects)) == []
-    assert {one["kind"] for one in objects} >= {"ServiceMonitor", "ClusterRoleBinding"}
-    assert daemonset(objects)["metadata"]["namespace"] == "gpu-monitoring"
-    assert container(objects)["image"] == "registry.example.com/otelgpu:0.1.0"
-    assert environ_of(container(objects))["OTELGPU_SAMPLING_INTERVAL"] == "15s"
-    (policy,) = (one["spec"] for one in objects if one["kind"] == "NetworkPolicy")
+
+def test_the_examples_of_the_documentation_are_built(examples: list[list[Json]]) -> None:
+    """What everybody has to write: another namespace, another image, settings, less rights or more, over components."""
+    assert [[*problems(objects), *misfits(objects)] for objects in examples] == [[]] * 3
+    own, mig, operator = examples
+
+    assert {one["kind"] for one in own} >= {"ServiceMonitor", "ClusterRoleBinding"}
+    assert daemonset(own)["metadata"]["namespace"] == "gpu-monitoring"
+    assert container(own)["image"] == "registry.example.com/otelgpu:0.1.0"
+    assert environ_of(container(own))["OTELGPU_SAMPLING_INTERVAL"] == "15s"
+    (policy,) = (one["spec"] for one in own if one["kind"] == "NetworkPolicy")
     there = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     assert policy["ingress"] == [{"from": [there], "ports": [{"port": "metrics"}]}]
+
+    # The same as the chart's, which says why in its values.
+    theirs = container(helm.render({"mig": {"monitor": True, "sysAdmin": True}})[0])
+    assert container(mig)["securityContext"] == theirs["securityContext"]
+    assert environ_of(container(mig))["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
+
+    assert [one["name"] for one in containers(operator)] == ["dcgm-library", "otelgpu"]
+    assert is_restricted(operator)
+    assert environ_of(container(operator))["OTELGPU_DCGM_ADDRESS"] == "nvidia-dcgm.gpu-operator.svc:5555"
 
 
 def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:
@@ -153,7 +171,9 @@ def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:
 PLAIN = (65534, (), ())
 RIGHTS: Mapping[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "annotations": PLAIN,
-    "mig": (0, ("SYS_ADMIN",), ()),
+    "cdi": PLAIN,
+    "dcgm": PLAIN,
+    "mig": PLAIN,
     "otlp": PLAIN,
     "pod-metadata": (0, (), ("token", "ClusterRole", "hostPath")),
     "pods": (0, (), ("hostPath",)),
@@ -182,6 +202,55 @@ def test_an_overlay_asks_for_no_more_rights_than_it_says(name: str) -> None:
     assert context["allowPrivilegeEscalation"] is False
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "privileged" not in context
+
+
+def test_only_the_engine_of_dcgm_has_a_capability() -> None:
+    """It profiles, for which the driver wants SYS_ADMIN; whoever serves a page to the network has no part in that."""
+    rights = {
+        (name, one["name"]): (one["securityContext"]["runAsUser"], one["securityContext"]["capabilities"])
+        for name in OVERLAYS
+        for one in containers(overlay(name))
+        if one["name"] != "otelgpu"
+    }
+
+    assert rights == {
+        ("dcgm", "dcgm-library"): (65534, {"drop": ["ALL"]}),
+        ("dcgm", "dcgm"): (0, {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+    }
+
+
+def test_the_words_say_where_pod_security_lets_a_pod_in() -> None:
+    """An overlay that they call restricted, and that is not, makes no pod at all in such a namespace."""
+    text = " ".join((ROOT / "docs" / "kubernetes.md").read_text().split())
+    match = re.search(r"Under Pod Security admission the base and (.*?) pass as `restricted`", text)
+    assert match is not None
+
+    assert sorted(re.findall(r"`(.*?)`", match[1])) == [name for name in OVERLAYS if is_restricted(overlay(name))]
+
+
+def is_restricted(objects: list[Json]) -> bool:
+    """Whether the profile `restricted` of the Pod Security Standards has nothing against the pods."""
+    spec = daemonset(objects)["spec"]["template"]["spec"]
+    contexts = [one["securityContext"] for one in containers(objects)]
+    return (
+        not any(spec.get(key) for key in ("hostPID", "hostNetwork", "hostIPC"))
+        and all({*volume} <= {"name", "configMap", "secret", "emptyDir"} for volume in spec.get("volumes", ()))
+        and all(one["runAsNonRoot"] and one["runAsUser"] and not one["allowPrivilegeEscalation"] for one in contexts)
+        and all(one["capabilities"] == {"drop": ["ALL"]} for one in contexts)
+        and all(one["seccompProfile"]["type"] == "RuntimeDefault" for one in contexts)
+    )
+
+
+def test_the_engine_of_dcgm_is_where_otelgpu_asks() -> None:
+    """At an address that nobody outside of the pod reaches, with the library that was copied, both of one release."""
+    objects = overlay("dcgm")
+    library, engine = (one for one in containers(objects) if one["name"] != "otelgpu")
+    told = environ_of(container(objects))
+    given = dict(zip(engine["args"][1::2], engine["args"][2::2], strict=False))
+
+    assert told["OTELGPU_DCGM_ADDRESS"] == f"{given['-b']}:{given['-p']}" == "127.0.0.1:5555"
+    assert library["command"][-1].endswith(f" {told['OTELGPU_DCGM_LIBRARY']}/")
+    assert library["image"] == engine["image"]
 
 
 def test_the_role_grants_what_is_asked_and_nothing_else(kubelet: Kubelet, api: ApiServer, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ PACKAGE = ROOT / "otelgpu"
 LAYERS = (
     ("errors", "fields"),
     ("model",),
-    ("throttle", "counts", "peers", "links", "health"),
+    ("throttle", "counts", "peers", "links", "health", "pause"),
     ("events",),
     ("config",),
     ("processes",),
@@ -310,17 +310,34 @@ def test_what_is_installed_runs(wheel: Path, tmp_path: Path) -> None:
     }
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_extras_ask_for_what_there_is(wheel: Path) -> None:
+    """`otelgpu[all]`, which is all of them, is resolved out of what is installed for the tests: nothing is missing."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = map(Requirement, extras.pop("all"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-index", "--report", "-"]
+    wanted = f"otelgpu[all] @ {wheel.as_uri()}"
+    done = subprocess.run([*pip, wanted], capture_output=True, text=True, check=False, timeout=100)
+
+    assert (everything.name, everything.extras) == ("otelgpu", extras.keys() - {"dev"})
+    assert done.returncode == 0, done.stderr
+    assert [one["metadata"]["name"] for one in json.loads(done.stdout)["install"]] == ["otelgpu"]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, tmp_path: Path) -> None:
     """Tests, recordings and notes have no business in site-packages; a data file left out breaks the first run."""
-    names = zipfile.ZipFile(wheel).namelist()
-    packed = {name for name in names if name.startswith("otelgpu/")}
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        packed = {name: file.read(name) for name in names if name.startswith("otelgpu/")}
     written = {
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
     assert packed == written
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()  # the checkout's is the sdist's
     assert {name.partition("/")[0] for name in names} == {"otelgpu", f"{wheel.name.split('-py3')[0]}.dist-info"}
 
 

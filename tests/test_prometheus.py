@@ -65,11 +65,11 @@ class Prometheus:
             return False
 
     def query(self, text: str) -> dict[Series, float]:
-        """The values of an instant query, by name and labels."""
+        """The values of an instant query, by name ("" where it has none) and labels."""
         url = f"http://{self.address}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
         with urllib.request.urlopen(url, timeout=10) as reply:
             result = json.load(reply)["data"]["result"]
-        return {_series(each["metric"].pop("__name__"), each["metric"]): float(each["value"][1]) for each in result}
+        return {_series(each["metric"].pop("__name__", ""), each["metric"]): float(each["value"][1]) for each in result}
 
 
 def _series(name: str, labels: Mapping[str, str]) -> Series:

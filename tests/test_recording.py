@@ -358,7 +358,9 @@ NO_RECORDING = "not a recording; `otelgpu record FILE` makes one"
             '1: no such field: "DCGM_FI_DEV_GPU_TEMPS"; did you mean DCGM_FI_DEV_GPU_TEMP?',
         ),
         (HEAD, " it holds no sweep; it was broken off before the first one"),
-        (f"{HEAD}\n\n{SWEEP[:40]}", "3: expected a sweep: input data was truncated"),
+        (f"{HEAD}\n\n{SWEEP[:40]}\n", "3: expected a sweep: input data was truncated"),
+        (f"{HEAD}\n{SWEEP[:40]}", " it holds no sweep; it was broken off before the first one"),
+        (f"{HEAD}\n{SWEEP[:40]}\n{SWEEP[:40]}", "2: expected a sweep: input data was truncated"),
         (f"{HEAD}\n{SWEEP % ''}\n{LATE}", "3: expected a sweep: expected `float`, got `str` - at `$.seconds`"),
         (f"{HEAD}\n{WARM}", "2: slot 0: DCGM_FI_DEV_GPU_TEMP: expected a number"),
         (f"{HEAD}\n{MOVED}", "2: slot 0: DCGM_FI_DEV_GPU_TEMP: on 1: expected 0 to 0"),
@@ -375,9 +377,30 @@ def test_a_bad_file_is_one_clear_line(text: str, said: str, fake: Fake, tmp_path
     assert [*raised.value.problems] == [f"default: source: {path}:{said}"]
 
 
+@pytest.mark.parametrize("left", [1, 40, -1])
+def test_a_recording_that_was_killed_is_replayed_up_to_there(
+    left: int, node: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last line is cut anywhere when `record` is killed while it writes; what it had written is worth no less."""
+    path = tmp_path / "cut.jsonl"
+    whole = SWEEP % (READING % (DEVICE, '"number": 41'))
+    path.write_text(f"{HEAD}\n{whole}\n{whole[:left]}")
+    with caplog.at_level("WARNING"):
+        page = node(models.t4(), fields=FEW[:1], source=replaying(path)).page()
+
+    assert [*values(page, FEW[0]).values()] == [41.0]
+    assert f"{path}:3: the line is cut off; replayed are the sweeps before it" in caplog.messages
+    assert caplog.text.count("cut off") == 1
+
+
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     """As every other file."""
-    for path, said in ((tmp_path, "is a directory"), (tmp_path / "none", "no such file or directory")):
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in (
+        (tmp_path, "is a directory"),
+        (tmp_path / "none", "no such file or directory"),
+        (tmp_path / "pipe", "a pipe from which nothing comes; expected a file"),
+    ):
         with pytest.raises(RecordingError, match=f"^{path}: {said}$"):
             load(str(path))
 

@@ -14,15 +14,15 @@ import pytest
 from otelgpu.config import Sampling
 from otelgpu.errors import SourceDownError
 from otelgpu.fields import CATALOGUE
-from otelgpu.limit import FIRST_PAUSE, LONGEST_PAUSE
 from otelgpu.model import Device, Gap, Missing, Reading, Sample, Snapshot, SourceFacts
+from otelgpu.pause import FIRST, LONGEST
 from otelgpu.sampler import Sampler
 from otelgpu.sources import DeviceDownError
 from otelgpu.terms import Pace
 from otelgpu.worker import Worker
 from tests.fakenvml import models
 from tests.faults.rig import FEW, POWER
-from tests.harness import LIMIT, Node, lines_of, until, values
+from tests.harness import LIMIT, Node, lines_of, patient, until, values
 
 Start = Callable[..., Node]
 
@@ -379,7 +379,7 @@ def test_a_driver_that_is_not_there_is_tried_less_and_less(bench: Callable[..., 
     running.script.down = "no driver"
     running.sampler.start()
     running.swept(1)
-    pause, attempts = FIRST_PAUSE, 1
+    pause, attempts = FIRST, 1
     for _ in range(8):
         assert running.look().source_reason == "no driver"
         running.clock.turn(pause - 0.001)
@@ -388,12 +388,12 @@ def test_a_driver_that_is_not_there_is_tried_less_and_less(bench: Callable[..., 
         running.clock.turn(0.002)
         attempts += 1
         running.swept(attempts)
-        pause = min(pause * 2, LONGEST_PAUSE)
-    assert pause == LONGEST_PAUSE
+        pause = min(pause * 2, LONGEST)
+    assert pause == LONGEST
     assert running.sampler.why_not_ready() == "no driver"
 
     running.script.down = None
-    running.clock.turn(LONGEST_PAUSE + 1)
+    running.clock.turn(LONGEST + 1)
     until(lambda: running.sampler.why_not_ready() is None, "the driver is found, though nobody asks")
     running.clock.turn(2)
     assert running.look().source_up
@@ -453,7 +453,7 @@ def test_a_pace_does_not_try_a_dead_driver_faster_than_it_should(bench: Callable
     running = bench(pace=Pace(reuse=0, deadline=2.0, interval=0.1))
     running.script.down = "gone"
     for attempts in range(1, 4):
-        running.clock.turn(LONGEST_PAUSE)
+        running.clock.turn(LONGEST)
         running.swept(attempts + 1)
         counts = running.script.counts
         running.clock.turn(0.2)
@@ -471,7 +471,7 @@ def test_a_defect_costs_a_sweep_and_not_the_thread(
     assert running.look().source_reason == "internal error: RuntimeError('oops')"
     assert "oops" in caplog.text
     running.script.defect = None
-    running.clock.turn(FIRST_PAUSE + 0.1)
+    running.clock.turn(FIRST + 0.1)
 
     running.swept(3)
     assert running.sampler.why_not_alive() is None
@@ -502,7 +502,7 @@ def test_an_answer_that_nobody_can_use_costs_a_sweep(
     running.script.watts.clear()
     assert running.sampler.latest is before
     assert "a sweep failed" in caplog.text
-    running.clock.turn(FIRST_PAUSE)
+    running.clock.turn(FIRST)
 
     running.swept(3)
     assert running.sampler.latest is not before
@@ -536,12 +536,12 @@ def test_what_is_not_ready_looks_again_by_itself(bench: Callable[..., Bench]) ->
     running.look()
     assert running.sampler.why_not_ready() == "1 of the 2 expected GPUs answer"
     running.script.watts.clear()
-    running.clock.turn(LONGEST_PAUSE - 1)
+    running.clock.turn(LONGEST - 1)
     assert running.sampler.sweeps == 2
     running.clock.turn(1)
     running.swept(3)
     until(lambda: running.sampler.why_not_ready() is None, "ready")
-    running.clock.turn(10 * LONGEST_PAUSE)
+    running.clock.turn(10 * LONGEST)
 
     assert running.sampler.sweeps == 3
 
@@ -602,7 +602,7 @@ def test_the_driver_is_not_let_go_of_under_a_call(place: object) -> None:
     began = time.monotonic()
 
     assert not running.sampler.stop(5)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < patient(1)
     assert running.script.closed == 0
     gate.set()
     until(lambda: running.sampler.stop(5), "the call has returned after all")
@@ -651,7 +651,7 @@ def test_no_threads_are_left(bench: Callable[..., Bench]) -> None:
 
 def test_an_old_reading_is_not_shown_and_the_page_is(node: Start) -> None:
     """Points are stamped when they are scraped: an old value would look new. otelgpu's own state stays."""
-    running = node(models.h100(2), fields=FEW, sampling=Sampling(reuse=0, deadline=0.2, expire=0.2))
+    running = node(models.h100(2), fields=FEW, sampling=Sampling(reuse=0, expire=patient(0.2)))
     assert len(values(running.page(), POWER)) == 2
     latest = running.pipeline.sampler.latest
     assert latest is not None

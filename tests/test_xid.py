@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from otelgpu.config import Sampling
 from tests.fakenvml import Fake, models
 from tests.faults.rig import missing, up
-from tests.harness import Node, lines_of, series, until, values
+from tests.harness import Node, lines_of, series, short, until, values
 
 Start = Callable[..., Node]
 
@@ -166,7 +165,7 @@ def test_everything_is_given_back(node: Start, fake: Fake) -> None:
 @pytest.mark.parametrize("fate", [{"lost": True}, {"hangs": {"nvmlDeviceGetPowerUsage"}}, {"gone": True}])
 def test_the_xid_of_a_gpu_that_is_down_is_shown(fate: dict[str, Any], node: Start) -> None:
     """79 comes when a GPU falls off the bus, 119 when its firmware hangs: then nothing else answers for it."""
-    running = node(PAIR, fields=(XID, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=Sampling(reuse=0, deadline=0.3))
+    running = node(PAIR, fields=(XID, POWER, "DCGM_FI_DRIVER_VERSION"), sampling=short())
     before = next(line for line in series(running.page(), XID) if 'gpu="1"' in line)
     running.show(PAIR.with_xid(1, 79))
     until(lambda: codes(running)["1"] == 79, "the event")
@@ -183,7 +182,7 @@ def test_the_xid_of_a_gpu_that_is_down_is_shown(fate: dict[str, Any], node: Star
 def test_an_xid_that_comes_while_its_gpu_hangs_is_shown(node: Start) -> None:
     """The event thread hears it; the GPU's own thread is stuck and could not tell."""
     stuck = PAIR.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"})
-    running = node(PAIR, fields=(XID, POWER), sampling=Sampling(reuse=0, deadline=0.3))
+    running = node(PAIR, fields=(XID, POWER), sampling=short())
     running.show(stuck)
     assert sorted(up(running.page()).values()) == [0, 1]
     running.show(stuck.with_xid(1, 119))

@@ -59,18 +59,17 @@ class _Status(msgspec.Struct):
 class Api:
     """The API server that a pod finds in its environment, asked as the service account in *folder*."""
 
-    def __init__(self, environ: Mapping[str, str], folder: str, *, limit: float = LIMIT) -> None:
+    def __init__(self, environ: Mapping[str, str], folder: str) -> None:
         self._host = environ.get("KUBERNETES_SERVICE_HOST", "")
         self._port = environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
         self._folder = Path(folder)
-        self._limit = limit
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._closed = False
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "application/json") -> bytes:
         """Ask for *path*. Raise ApiError."""
-        connection, response = self._asked(path, query or {}, accept, self._limit)
+        connection, response = self._asked(path, query or {}, accept, LIMIT)
         try:
             content = response.read(LONGEST_ANSWER + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -85,7 +84,7 @@ class Api:
     def watch(self, path: str, query: Mapping[str, str], *, accept: str = "application/json") -> Iterator[bytes]:
         """Open a watch; what is given back is one event a line, until the server ends it. Raise ApiError, there too."""
         wanted = {**query, "watch": "true", "timeoutSeconds": str(WATCH_SECONDS)}
-        return self._lines(*self._asked(path, wanted, accept, WATCH_SECONDS + self._limit))
+        return self._lines(*self._asked(path, wanted, accept, WATCH_SECONDS + LIMIT))
 
     def _lines(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
@@ -165,7 +164,7 @@ class Api:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
             opened = self._held(socket.socket(family, kind, protocol))
-            opened.settimeout(self._limit)
+            opened.settimeout(LIMIT)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _ALIVE:
                 opened.setsockopt(socket.IPPROTO_TCP, option, value)

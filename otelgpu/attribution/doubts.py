@@ -7,7 +7,7 @@ Rule 2: a connection is lost before that is noticed: once a watch is over, who h
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from otelgpu.attribution.mirror import Mirror
@@ -17,15 +17,14 @@ from otelgpu.attribution.podmeta import PodKey, PodMeta, PodMetaTable
 class Doubts:
     """What is sure of the table of *metas*."""
 
-    def __init__(self, metas: Mirror[PodKey, PodMeta], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, metas: Mirror[PodKey, PodMeta]) -> None:
         self._metas = metas
-        self._clock = clock
         self._since: Mapping[PodKey, float] = {}
         self._sure: tuple[PodMetaTable, frozenset[PodKey], PodMetaTable] | None = None
 
     def renewed(self, pods: Iterable[PodKey]) -> None:
         """Be told by the kubelet's thread that these pods hold something else than before."""
-        now = self._clock()
+        now = time.monotonic()
         self._since = {**self._unsettled(), **dict.fromkeys(pods, now)}
 
     def table(self) -> PodMetaTable:

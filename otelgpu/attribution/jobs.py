@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -46,9 +46,8 @@ class Jobs:
 
     name = "jobs"
 
-    def __init__(self, folder: str, *, refresh: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: str, *, refresh: float) -> None:
         self._folder = Path(folder)
-        self._clock = clock
         self._files: dict[str, _Read] = {}
         self._table = NO_JOBS
         self._looked_at: float | None = None
@@ -67,7 +66,7 @@ class Jobs:
     def age(self) -> float | None:
         """Seconds since the folder was last read; None when it never was."""
         looked_at = self._looked_at
-        return None if looked_at is None else max(self._clock() - looked_at, 0.0)
+        return None if looked_at is None else max(time.monotonic() - looked_at, 0.0)
 
     @property
     def skipped(self) -> int:
@@ -110,7 +109,7 @@ class Jobs:
             names = []
             self._say(f"{self._folder}: {error.strerror or error}; no job is shown")
         else:
-            self._looked_at = self._clock()
+            self._looked_at = time.monotonic()
             self._say(None)
         files = {name: file for name in names if (file := self._file(name)) is not None}
         for name, file in files.items():

@@ -2,16 +2,13 @@
 
 Rule 1: readers take the table as it is, whole; none of them ever waits for the server.
 Rule 2: the table holds while a watch is open, and `expire` seconds longer; then nothing is known.
-Rule 3: a fault is logged when it appears (or becomes another one) and when it clears; between two attempts there is a
-        growing pause, so that a server in trouble is not kept there.
+Rule 3: a fault is logged when it appears (or becomes another one) and when it clears.
 """
 
 import logging
-import random
-import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -19,12 +16,12 @@ import msgspec
 
 from otelgpu.attribution.apiobjects import Event, Failure, List, Object, decoded
 from otelgpu.attribution.apiserver import GONE, Api, ApiError
+from otelgpu.attribution.follower import Follower
 
 logger = logging.getLogger(__name__)
 
 PAGE = "250"  # objects of one page of a list
 MOST_PAGES = 1000  # of one list: a quarter of a million objects, more than any cluster has
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds
 _LASTED = 5.0  # seconds after which a watch that ends without an event was a watch all the same
 _MOST_SHORT = 5  # watches in a row that may end without having been one
 
@@ -66,20 +63,6 @@ class _State:
     finished: int = 0  # lists that were answered, or attempts that failed
 
 
-@dataclass(slots=True)
-class Pause:
-    """The pause before the next attempt, which grows while attempts fail."""
-
-    next: float = field(default=FIRST_PAUSE)
-
-    def take(self) -> float:
-        taken, self.next = self.next, min(self.next * 2, LONGEST_PAUSE)
-        return taken * random.uniform(0.5, 1)  # noqa: S311 - so that the nodes of a cluster do not all come at once
-
-    def forget(self) -> None:
-        self.next = FIRST_PAUSE
-
-
 class Mirror(Generic[Key, Item]):
     """Mirrors *listing*. *changed* is told, in the mirror's thread, each object that came, changed or went."""
 
@@ -102,10 +85,9 @@ class Mirror(Generic[Key, Item]):
         self._nothing: Mapping[Key, Item] = MappingProxyType({})
         self._state = _State()
         self._path = ""
+        self._version = ""  # to watch from; "" before a list, and where nothing is known any more
         self._short = 0
-        self._stopped = threading.Event()
-        self._looked = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"otelgpu-{listing.name}", daemon=True)
+        self._follower = Follower(f"otelgpu-{listing.name}", api, step=self._step, failed=self._failed)
 
     # for readers
 
@@ -147,41 +129,23 @@ class Mirror(Generic[Key, Item]):
 
     def start(self) -> None:
         """Start to mirror; returns at once."""
-        self._thread.start()
+        self._follower.start()
 
     def looked(self, timeout: float) -> bool:
         """Wait for the first list or failure, at most *timeout* seconds."""
-        return self._looked.wait(timeout)
+        return self._follower.looked(timeout)
 
     def stop(self, timeout: float) -> bool:
         """End the question under way and the thread; False when it did not end in time. Safe to call twice."""
-        self._stopped.set()
-        self._api.close()
-        if self._thread.ident is not None:
-            self._thread.join(max(timeout, 0))
-        return not self._thread.is_alive()
+        return self._follower.stop(timeout)
 
     # the thread
 
-    def _run(self) -> None:
-        pause = Pause()
-        version = ""
-        while not self._stopped.is_set():
-            try:
-                version = version or self._list()
-                version = self._watch(version, pause)
-            except ApiError as error:
-                version = ""
-                self._failed(str(error), is_gone=error.status == GONE)
-            except Exception as error:
-                version = ""
-                problem = f"an error inside otelgpu: {error!r}"
-                if problem != self._state.problem:
-                    logger.exception("%s: an attempt failed; the next one starts afresh", self._thread.name)
-                self._failed(problem, is_gone=False)
-            self._state.connected = False
-            if not version:
-                self._stopped.wait(pause.take())
+    def _step(self) -> float:
+        """List everything where that has to be, and watch until the server ends that; return the seconds to wait."""
+        version, self._version = self._version, ""  # an error causes another list
+        self._version, is_paused = self._watch(version or self._list())
+        return self._follower.pause.take() if is_paused else 0.0
 
     def _list(self) -> str:
         """Read everything anew and return the version to watch from."""
@@ -202,7 +166,7 @@ class Mirror(Generic[Key, Item]):
         self._replace(found)
         self._heard()
         self._state.finished += 1
-        self._looked.set()
+        self._follower.has_looked()
         return page.metadata.resource_version
 
     def _replace(self, found: dict[Key, Item]) -> None:
@@ -214,8 +178,8 @@ class Mirror(Generic[Key, Item]):
             if before.get(key) != found.get(key):
                 self._changed(key, key in found)
 
-    def _watch(self, version: str, pause: Pause) -> str:
-        """Follow the changes until the server ends the watch; return the version to go on from, "" to list again."""
+    def _watch(self, version: str) -> tuple[str, bool]:
+        """Follow the changes until the server ends that; return the version to go on from, and if a pause is due."""
         began_at, events = self._clock(), 0
         query = self._listing.query() | {"resourceVersion": version, "allowWatchBookmarks": "true"}
         watch = self._api.watch(self._path, query, accept=self._listing.accept_watch)
@@ -229,7 +193,7 @@ class Mirror(Generic[Key, Item]):
             events += 1
             self._heard()
             self._say(None)  # not before: a watch that breaks each time would fill the log
-            pause.forget()
+            self._follower.pause.forget()
         self._state.heard_at = self._clock()
         self._state.connected = False
         if events or self._clock() - began_at >= _LASTED:
@@ -243,9 +207,7 @@ class Mirror(Generic[Key, Item]):
             self._short += 1
             if self._short >= _MOST_SHORT:
                 raise ApiError("the API server ends each watch at once")
-        if cut is not None or not events:
-            self._stopped.wait(pause.take())
-        return version
+        return version, cut is not None or not events or not version
 
     def _take(self, event: Event) -> str:
         if event.type == "ERROR":
@@ -272,17 +234,19 @@ class Mirror(Generic[Key, Item]):
     def _heard(self) -> None:
         self._state.heard_at = self._state.told_at = self._clock()
 
-    def _failed(self, problem: str, *, is_gone: bool) -> None:
+    def _failed(self, error: ApiError) -> bool:
         """Note a failure. That the server has forgotten a version (410) is none: everything is listed again."""
         self._state.connected = False
-        if not is_gone and not self._stopped.is_set():
-            self._say(problem)
-            self._state.finished += 1
-        self._looked.set()
+        if error.status == GONE or self._follower.is_stopped:
+            return False
+        is_news = self._say(str(error))
+        self._state.finished += 1
+        return is_news
 
-    def _say(self, problem: str | None) -> None:
+    def _say(self, problem: str | None) -> bool:
+        """Log what is wrong, or that nothing is any more, where that is news."""
         if problem == self._state.problem:
-            return
+            return False
         if problem is None:
             logger.info("the API server answers again: %s is known", self._listing.what)
         else:
@@ -290,6 +254,7 @@ class Mirror(Generic[Key, Item]):
                 "%s is unknown: %s; what was last known is shown for %g s", self._listing.what, problem, self._expire
             )
         self._state.problem = problem
+        return True
 
 
 def _next(watch: Iterator[bytes]) -> bytes | ApiError | None:

@@ -9,9 +9,9 @@ import sys
 import time
 from base64 import b64encode
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from otelgpu.config.given import opened
 from otelgpu.config.words import shown, whole
 
 STDIN = "-"
@@ -42,7 +42,7 @@ def fetch(place: str, *, timeout: float) -> str:
         elif "://" in place:
             content = _get(place, timeout)
         else:
-            with Path(place).open("rb") as file:
+            with opened(place) as file:
                 content = file.read(LARGEST + 1)
     except TimeoutError:
         raise ValueError(f"no page within {timeout:g} s") from None

@@ -1,16 +1,18 @@
 """What the user gave: one text for one setting, and the place it stands at.
 
 Rule 1: a problem is one finished line that begins with the place; only this module joins the two.
-Rule 2: a file is read in whole, and never more of it than a file of its kind may have.
+Rule 2: a file is read in whole, and never more of it than a file of its kind may have. Nothing waits for somebody to
+        write it; a pipe that somebody is writing (`<(...)`, /dev/stdin) is as good as a file.
 """
 
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
 from otelgpu.config.words import UnknownWordError, may_hold_password, nearest, plain, shown
@@ -27,15 +29,29 @@ _SERVICE_LINK = re.compile(
 Files: TypeAlias = dict[str, str]  # by path: what tells its content from another (see `digest`); "" where it has none
 
 
+def opened(path: str) -> BinaryIO:
+    """Open a file to read it. A pipe that nobody writes is an empty file. Raise OSError, or ValueError for no path."""
+
+    def at_once(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | os.O_NONBLOCK)  # without the flag the call waits until somebody writes
+        os.set_blocking(descriptor, True)
+        return descriptor
+
+    return open(path, "rb", opener=at_once)
+
+
 def content_of(path: str, *, largest: int, kind: str) -> bytes:
     """Read a whole file, which has *largest* bytes at most. Raise ValueError with why it is no *kind* ("a list")."""
     try:
-        with Path(path).open("rb") as file:
+        with opened(path) as file:
             content = file.read(largest + 1)
+            is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         raise ValueError((error.strerror or str(error)).lower()) from None
     except ValueError:  # a NUL or a lone surrogate in the path
         raise ValueError("not a file name") from None
+    if is_pipe and not content:
+        raise ValueError("a pipe from which nothing comes; expected a file")
     if len(content) > largest:
         raise ValueError(f"larger than {largest >> 20} MiB, so not {kind}")
     return content

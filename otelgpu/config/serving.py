@@ -35,7 +35,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
     reload_interval: Annotated[
         Annotated[float, Meta(ge=0.1, le=3600)] | None,
-        _about("Look this often whether a file of settings or fields has changed; `null`: only at SIGHUP."),
+        _about("Look this often whether a file of settings, fields or `otlp` has changed; `null`: only at SIGHUP."),
     ] = 5.0
     expected_gpus: Annotated[
         int, Meta(ge=0, le=256), _about("`/readyz` is 503 while fewer GPUs than this answer.", flag="--expected-gpus")

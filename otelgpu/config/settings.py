@@ -27,6 +27,8 @@ from otelgpu.config.values import (
     parse_source,
 )
 
+TLS_FILES = ("certificate", "client_certificate", "client_key")  # of Otlp
+
 
 class Sampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When the driver is asked."""
@@ -266,6 +268,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def events_to(self) -> Otlp:
         """How log events are sent."""
         return self.otlp if self.logs is None else self.logs
+
+    @property
+    def tls_files(self) -> tuple[str, ...]:
+        """The files of certificates and keys that whoever sends reads, and reads once."""
+        named = (getattr(otlp, name) for otlp in (self.otlp, self.events_to) if otlp.endpoint for name in TLS_FILES)
+        return tuple(filter(None, named))
 
     @property
     def sends_events(self) -> bool:

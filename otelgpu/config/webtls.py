@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from otelgpu.config.given import opened
 from otelgpu.config.words import one_of, whole
 
 NOBODY, ANY, CHECKED = "NoClientCert", "RequireAnyClientCert", "RequireAndVerifyClientCert"
@@ -208,7 +208,7 @@ def _text(pem: Pem, complain: Complain) -> str | None:
         content = pem.text.encode("utf-8", "replace")
     else:
         try:
-            with Path(pem.path).open("rb") as file:
+            with opened(pem.path) as file:
                 content = file.read(_LARGEST + 1)
         except (OSError, ValueError) as error:
             complain(pem.key, f"{whole(pem.path)}: {_said(error)}")

@@ -1,21 +1,19 @@
 """Who may read the pages, and how the connection is protected: the web configuration file while it is in force.
 
-Rule 1: the file and those that it names are looked at each LOOK seconds, in a thread of their own that a dead disk may
-        keep. What was changed is read when it has stayed as it is for one look more: whoever writes it is done by then.
+Rule 1: the file and those that it names are watched (watch.py), and read again when one of them has changed.
 Rule 2: a new file that is wrong changes nothing: the last good one stays in force. That is logged when it begins and
         when it is over, and otelgpu_web_config_last_reload_successful is 0 meanwhile.
 Rule 3: what is in force is one frozen value, replaced whole. Connections that are open stay as they are.
 Rule 4: imported only where there is such a file.
 """
 
-import asyncio
 import logging
 import socket
 import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -33,8 +31,7 @@ from otelgpu.server.accepting import Stream
 from otelgpu.server.passwords import Passwords, TooManyError, credentials
 from otelgpu.server.plain import Refusal
 from otelgpu.server.secure import SecureStream, canonical
-from otelgpu.watch import Signature, signature
-from otelgpu.worker import Worker
+from otelgpu.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -52,17 +49,15 @@ class Guard:
         self._path = path
         self._asked_by = f"{origin}: {whole(path)}"
         self._lock = threading.Lock()
-        self._files = Worker("otelgpu-web")
         self._passwords = Passwords()
         self._bucket = _Bucket()
         self._refused: Counter[str] = Counter()
         self._complaint = ""
-        self._known = _state((path,))
-        self._web, problems = self._read()
-        if problems:
-            raise ConfigError(problems)
-        self._known |= _state(self._web.files[1:])
-        self._seen = self._known
+        self._web, self._problems = self._read()
+        if self._problems:
+            raise ConfigError(self._problems)
+        self._files: Sequence[str] = self._web.files
+        self._watch = Watch(lambda: self._files, self._renew, LOOK)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -134,40 +129,37 @@ class Guard:
         sock = cast("HTTP1Connection", request.connection).stream.socket
         return bool(self._web.users) or (isinstance(sock, ssl.SSLSocket) and bool(sock.getpeercert()))
 
-    async def watch(self) -> None:
-        """Look at the files again and again."""
-        while True:
-            await asyncio.sleep(LOOK)
-            self._files.offer(self.look, lambda _: None)
+    def start(self) -> None:
+        """Begin to look whether the files have changed. Raise StartError where no thread can be started for it."""
+        self._watch.start()
 
-    def look(self) -> None:
-        """Read the files again when they were changed, and not in this very moment. Blocks; one call at a time."""
-        state = _state(self._known)
-        if state == self._seen != self._known:
-            self.reload()
-        self._seen = state
+    def stop(self) -> None:
+        """Look no more."""
+        self._watch.stop()
 
-    def reload(self) -> list[str]:
+    def reload(self) -> Sequence[str]:
         """Read the file and put it in force; when anything is wrong with it say so, and keep what is. Blocks."""
+        self._watch.read()
+        return self._problems
+
+    def _renew(self) -> None:
         with self._lock:
-            before = _state(self._known)
             web, problems = self._read()
-            files = (*web.files, *self._web.files) if problems else web.files
-            self._known = {path: before[path] if path in before else signature(path) for path in files}
+            self._problems = problems
+            self._files = (*web.files, *self._web.files) if problems else web.files
             if problems:
                 more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
                 complaint = f"{problems[0]}{more}"
                 if complaint != self._complaint:
                     logger.error("%s; the last good web configuration stays in force", complaint)
                 self._complaint = complaint
-                return problems
+                return
             self._web = web
             if self._complaint:
                 logger.info("the web configuration %s is good again, and in force", whole(self._path))
             else:
                 logger.info("the web configuration %s was read again", whole(self._path))
             self._complaint = ""
-            return []
 
     def _read(self) -> tuple[Web, list[str]]:
         problems: list[Problem] = []
@@ -191,7 +183,3 @@ class _Bucket:
             return False
         self._taken += 1
         return True
-
-
-def _state(files: Iterable[str]) -> dict[str, Signature]:
-    return {path: signature(path) for path in files}

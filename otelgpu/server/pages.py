@@ -49,14 +49,12 @@ class Pages:
         is_fresh: Callable[[Snapshot], bool],
         executor: Executor,
         owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._refresh = refresh
         self._is_fresh = is_fresh
         self._executor = executor
         self._owners = owners
-        self._clock = clock
         self._under_way: dict[tuple[Format, float | None], asyncio.Task[Page]] = {}
         self._made: dict[Format, Page] = {}
 
@@ -91,7 +89,7 @@ class Pages:
         shown = snapshot is not None and self._is_fresh(snapshot)
         owners = NOBODY if snapshot is None else self._owners(snapshot)
         state = (None if snapshot is None else snapshot.at, shown, owners.identity)
-        now = self._clock()
+        now = time.monotonic()
         made = self._made.get(form)
         if made is not None and made.state == state and now - made.made_at < KEEP:
             return made

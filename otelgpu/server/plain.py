@@ -47,8 +47,11 @@ class Gate(Protocol):
     def knows(self, request: HTTPServerRequest) -> bool:
         """Whether a request that is answered comes from somebody who proved who he is."""
 
-    async def watch(self) -> None:
-        """Do what has to be done again and again."""
+    def start(self) -> None:
+        """Begin to do what has to be done again and again. Raise StartError."""
+
+    def stop(self) -> None:
+        """End that."""
 
 
 class Plain(RequestHandler):

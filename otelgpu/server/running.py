@@ -203,6 +203,8 @@ async def _serve(
         body_timeout=10.0,
         idle_connection_timeout=300.0,
     )
+    if gate is not None:
+        gate.start()
     life.start()
     obstacle = asyncio.ensure_future(aside(life.obstacle))
     await asyncio.wait((obstacle, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -217,10 +219,9 @@ async def _serve(
         if manager is not None:
             manager.ready(f"serving {', '.join(addresses)}")
             _beat(manager, site)
-    watching = None if gate is None else asyncio.ensure_future(gate.watch())
     await ended
-    if watching is not None:
-        watching.cancel()
+    if gate is not None:
+        gate.stop()
     logger.info("stopping")
     if manager is not None:
         manager.stopping()

@@ -14,6 +14,8 @@ from typing import Any
 import jsonschema
 from kubernetes_validate.utils import validate
 
+from tests.deploy.containers import containers
+
 Json = dict[str, Any]
 
 VERSIONS = ("1.25", "1.31", "1.37")
@@ -129,6 +131,10 @@ class _Rendered:
     def pod(self) -> Json:
         return dict(self.daemons["spec"]["template"]["spec"])
 
+    @property
+    def containers(self) -> list[Json]:
+        return containers(self.objects)
+
 
 def misfits(objects: list[Json]) -> Iterator[str]:
     """Say what does not fit together."""
@@ -166,7 +172,7 @@ def _monitors(found: _Rendered) -> Iterator[str]:
 
 
 def _ports(found: _Rendered) -> Iterator[str]:
-    ports = {one["name"] for one in found.pod["containers"][0]["ports"]}
+    ports = {port["name"] for one in found.containers for port in one.get("ports", ())}
     for service in found.of("Service"):
         if {one["targetPort"] for one in service["spec"]["ports"]} != ports:
             yield "Service leads to a port that the container does not have"
@@ -184,16 +190,20 @@ def _accounts(found: _Rendered) -> Iterator[str]:
 
 
 def _mounts(found: _Rendered) -> Iterator[str]:
-    container = found.pod["containers"][0]
-    mounted = sorted(one["name"] for one in container.get("volumeMounts") or ())
-    if mounted != sorted(one["name"] for one in found.pod.get("volumes") or ()):
+    mounted = {mount["name"] for one in found.containers for mount in one.get("volumeMounts") or ()}
+    if mounted != {one["name"] for one in found.pod.get("volumes") or ()}:
         yield "volumes and where they are mounted differ"
-    names = [one["name"] for one in container["env"]]
-    if len(names) != len(set(names)):
-        yield "a variable is set twice"
+    for one in found.containers:
+        names = [variable["name"] for variable in one.get("env") or ()]
+        if len(names) != len(set(names)):
+            yield f"{one['name']}: a variable is set twice"
+        places = [mount["mountPath"] for mount in one.get("volumeMounts") or ()]
+        if len(places) != len(set(places)):
+            yield f"{one['name']}: two volumes at one place"
 
 
 def _rights(found: _Rendered) -> Iterator[str]:
-    context = found.pod["containers"][0]["securityContext"]
-    if context.get("privileged") and not context["allowPrivilegeEscalation"]:
-        yield "a container that is privileged cannot be denied more rights"
+    for one in found.containers:
+        context = one.get("securityContext", {})
+        if context.get("privileged") and not context["allowPrivilegeEscalation"]:
+            yield "a container that is privileged cannot be denied more rights"

@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from tests.conftest import ROOT
 
 Json = dict[str, Any]
 
-_APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
-_EXEC = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+EXEC = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def needs_namespaces() -> None:
@@ -33,7 +33,7 @@ def needs_namespaces() -> None:
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not installed (Debian's package util-linux)")
     script = "mount -t tmpfs tmpfs /mnt && mount -o remount,bind,ro /"
-    done = subprocess.run([*_APART, "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*APART, "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         pytest.skip(f"no namespaces can be made here: {done.stderr.strip()}")
 
@@ -49,7 +49,7 @@ def confined(context: Json, mounts: Mapping[str, Path], folder: Path) -> Sequenc
     script = ["set -e", *_reachable(folder), *_mounted(mounts), "mount -o remount,bind,ro /", 'exec "$@"']
     user = ["setpriv", f"--reuid={context['runAsUser']}", f"--regid={context['runAsGroup']}", "--clear-groups"]
     user += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--pdeathsig=KILL"]
-    return ("-c", _EXEC, *_APART, "sh", "-c", "\n".join(script), "sh", *user, sys.executable, "-m", "otelgpu", "serve")
+    return ("-c", EXEC, *APART, "sh", "-c", "\n".join(script), "sh", *user, sys.executable, "-m", "otelgpu", "serve")
 
 
 def _mounted(mounts: Mapping[str, Path]) -> Iterable[str]:
@@ -82,3 +82,11 @@ def _reachable(folder: Path) -> Iterable[str]:
 def child_of(process: int) -> int:
     """Give the process id of its one child, as it is outside."""
     return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
+
+
+def below(process: int) -> Iterator[Path]:
+    """Give the folders in /proc of all processes that it started, directly or not."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield Path(f"/proc/{child}")
+            yield from below(int(child))

@@ -17,9 +17,15 @@ def daemonset(objects: list[Json]) -> Json:
     return found
 
 
+def containers(objects: list[Json]) -> list[Json]:
+    """All containers, those that only run at the start first."""
+    spec = daemonset(objects)["spec"]["template"]["spec"]
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
 def container(objects: list[Json]) -> Json:
-    """Find its one container."""
-    (found,) = daemonset(objects)["spec"]["template"]["spec"]["containers"]
+    """Find otelgpu's container."""
+    (found,) = (one for one in containers(objects) if one["name"] == "otelgpu")
     assert found["command"] == ["otelgpu", "serve"]
     return dict(found)
 
@@ -50,12 +56,14 @@ def moved(text: str, folders: Mapping[str, Path]) -> str:
 
 
 def laid_out(objects: list[Json], folder: Path, given: Mapping[str, Path]) -> dict[str, Path]:
-    """Where each mount of the container lies: ConfigMaps are written, Secrets and folders of the node are *given*."""
+    """Where each mount of the container lies: Secrets and folders of the node are *given*, the rest is made."""
     spec = daemonset(objects)["spec"]["template"]["spec"]
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
     mounts = {one["mountPath"]: volumes[one["name"]] for one in container(objects).get("volumeMounts") or ()}
     places = {mount: given.get(volume["name"], folder / volume["name"]) for mount, volume in mounts.items()}
     for mount, volume in mounts.items():
+        if "emptyDir" in volume:
+            places[mount].mkdir()
         name = volume.get("configMap", {}).get("name")
         for one in objects:
             if one["kind"] == "ConfigMap" and one["metadata"]["name"] == name:

@@ -248,6 +248,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "default": lambda fallback, value: value or fallback,
     "dict": lambda *pairs: dict(zip(pairs[::2], pairs[1::2], strict=True)),
     "fail": _fail,
+    "fromYamlArray": yaml.safe_load,
+    "has": lambda item, items: item in items,
     "hasSuffix": lambda end, text: text.endswith(end),
     "join": lambda separator, items: separator.join(items),
     "list": lambda *items: list(items),

@@ -15,7 +15,8 @@ Json = dict[str, Any]
 
 _KEYS = {"apiVersion", "kind", "resources", "components", "patches"}
 # By what entries of a list are told apart in a strategic merge; a list of anything but objects is replaced.
-_MERGED_BY = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
+_NAMED = ("initContainers", "containers", "env", "volumes")
+_MERGED_BY = {**dict.fromkeys(_NAMED, "name"), "volumeMounts": "mountPath"}
 
 
 class KustomizeError(Exception):
@@ -84,7 +85,6 @@ def _merged(under: Any, over: Any, key: str) -> Any:
         if by is None:
             raise KustomizeError(f"by what are entries of {key!r} told apart?")
         known = {one[by]: one for one in under}
-        new = [one for one in over if one[by] not in known]
-        changed = {one[by]: one for one in over if one[by] in known}
-        return new + [_merged(one, changed.get(one[by], {}), "") for one in under]
+        first = [_merged(known.pop(one[by], {}), one, "") for one in over]
+        return [*first, *known.values()]
     return copy.deepcopy(over)

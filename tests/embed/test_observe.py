@@ -15,6 +15,7 @@ from otelgpu.fields import CATALOGUE
 from tests.embed.conftest import Observe
 from tests.embed.host import Host, ids, points
 from tests.fakenvml import Fake, models
+from tests.harness import patient
 
 EVERYTHING = {"*"}
 
@@ -174,7 +175,8 @@ def test_a_hung_gpu_costs_the_collections_the_deadline_once(fake: Fake, host: Ho
     """The host is late once; after that the rest is reported at full speed, and the stuck GPU is absent, not stale."""
     scenario = models.h100(2)
     fake.show(scenario)
-    watch(host, deadline=0.4)
+    deadline = patient(0.4)
+    watch(host, deadline=deadline)
     assert len(host.points("hw.power")) == 2
     fake.show(scenario.with_gpu(1, hangs=EVERYTHING))
 
@@ -186,14 +188,15 @@ def test_a_hung_gpu_costs_the_collections_the_deadline_once(fake: Fake, host: Ho
         times.append(time.monotonic() - started)
 
     assert seen == [[scenario.gpus[0].uuid]] * 4
-    assert 0.3 < times[0] < 0.9
-    assert max(times[1:]) < 0.3
+    assert 0.75 * deadline < times[0] < deadline + patient(0.5)
+    assert max(times[1:]) < patient(0.3)
 
 
 def test_a_hung_driver_costs_the_collections_the_deadline_once(fake: Fake, host: Host, watch: Observe) -> None:
     """Also when the driver as a whole never answers, not even how many GPUs there are."""
     fake.show(models.h100(2).but(hangs=EVERYTHING))
-    watching = watch(host, deadline=0.4)
+    deadline = patient(0.4)
+    watching = watch(host, deadline=deadline)
 
     times = []
     for _ in range(3):
@@ -203,8 +206,8 @@ def test_a_hung_driver_costs_the_collections_the_deadline_once(fake: Fake, host:
     started = time.monotonic()
     watching.stop()
 
-    assert 0.3 < times[0] < 0.9
-    assert max(times[1:]) < 0.1
+    assert 0.75 * deadline < times[0] < deadline + patient(0.5)
+    assert max(times[1:]) < patient(0.1)
     assert time.monotonic() - started < STOP + 1
     fake.show(models.h100(2))
     fake.quiet()

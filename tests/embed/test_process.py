@@ -13,6 +13,7 @@ from tests.embed.host import Host, ids, points
 from tests.fakenvml import Fake, models
 from tests.fakenvml.scenario import Process
 from tests.faults.rig import OF_PROCESSES
+from tests.harness import patient
 
 MEMORY = "hw.gpu.nvidia.process.memory.usage"
 SM = "hw.gpu.nvidia.process.sm.utilization"
@@ -105,7 +106,8 @@ def test_a_hanging_question_costs_the_deadline_once(function: str, fake: Fake, h
         answers={"nvmlDeviceGetProcessUtilization": sample(os.getpid(), 40)},
     )
     fake.show(scenario)
-    watch(host, only_process=True, deadline=0.3)
+    deadline = patient(0.3)
+    watch(host, only_process=True, deadline=deadline)
     assert sorted(host.collect()) == [MEMORY, SM]
     fake.show(scenario.with_gpu(0, hangs={function}))
 
@@ -115,8 +117,8 @@ def test_a_hanging_question_costs_the_deadline_once(function: str, fake: Fake, h
         assert host.collect() == {}
         times.append(time.monotonic() - started)
 
-    assert times[0] > 0.2
-    assert max(times[1:]) < 0.2
+    assert times[0] > 0.7 * deadline
+    assert max(times[1:]) < patient(0.2)
 
 
 @pytest.mark.parametrize("name", ["h100_mig"])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.embed.host import SIMULATED, environ, run
 from tests.fakenvml import Counts, models
+from tests.harness import LIMIT, patient
 
 HEAD = """
 import os, sys, threading
@@ -81,9 +82,9 @@ def test_a_fork_during_a_sweep_does_not_lock_the_child(tmp_path: Path) -> None:
     """The moment of a fork is not ours to choose: here a driver call is under way and a sweep is waited for."""
     program = f"""{HEAD}
 import otelgpu
-otelgpu.observe(provider, reuse=0, deadline=0.5)
+otelgpu.observe(provider, reuse=0, deadline={patient(0.5)})
 other = MeterProvider([second := InMemoryMetricReader()])
-otelgpu.observe(other, reuse=0, deadline=0.5)
+otelgpu.observe(other, reuse=0, deadline={patient(0.5)})
 collecting = threading.Thread(target=count, args=(reader,), daemon=True)
 collecting.start()
 while "otelgpu-gpu-0" not in ours():
@@ -268,7 +269,8 @@ print(first, child(work))
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_host_ends_as_ever(hangs: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """No thread of ours keeps a finished program alive, not even one that the driver holds."""
-    program = f"{HEAD}\nimport otelgpu\notelgpu.observe(provider, deadline=0.2)\nprint(count(reader))\n"
+    deadline = patient(0.2) if hangs else LIMIT
+    program = f"{HEAD}\nimport otelgpu\notelgpu.observe(provider, deadline={deadline})\nprint(count(reader))\n"
     scenario = models.h100(2)
     if hangs:
         scenario = scenario.with_gpu(1, hangs={"*"})

@@ -57,7 +57,14 @@ def certificate(folder: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed (Debian's package openssl)")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kubernetes"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{folder}/tls.key", "-out", f"{folder}/tls.crt"]
+    command += [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1,IP:::1",
+        "-keyout",
+        f"{folder}/tls.key",
+        "-out",
+        f"{folder}/tls.crt",
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.config import Processes, Sampling
+from otelgpu.config import Processes
 from otelgpu.fields import CATALOGUE
 from otelgpu.sources.nvml.questions import QUESTIONS, Question
 from tests.conftest import ROOT
@@ -26,7 +26,7 @@ from tests.faults.rig import (
     timed_page,
     up,
 )
-from tests.harness import Node, until, values
+from tests.harness import Node, patient, short, until, values
 
 Start = Callable[..., Node]
 
@@ -34,7 +34,6 @@ DEADLINE = 0.3
 ROOM = 0.5  # seconds beyond the deadline in which the first page comes
 PAGES = 50
 XID = "DCGM_FI_DEV_XID_ERRORS"
-SAMPLING = Sampling(reuse=0, deadline=DEADLINE)
 
 WHOLE = distinct(models.h100(3))
 # GPU 1 lacks whatever is asked first, so that every second way is taken.
@@ -138,8 +137,8 @@ def check_stuck(node: Node, *down: str, lost: int = 0) -> None:
     pages = [node.page() for _ in range(PAGES)]
     later = time.monotonic() - began
 
-    assert seconds < DEADLINE + ROOM
-    assert later < PAGES * DEADLINE / 6
+    assert seconds < patient(DEADLINE + ROOM)
+    assert later < patient(PAGES * DEADLINE / 6)
     assert threading.active_count() == threads
     for each in (page, pages[0], pages[-1]):
         assert check_truth(each) == healthy
@@ -179,7 +178,7 @@ def test_a_question_that_hangs_costs_its_gpu(function: str, node: Start) -> None
     errors = dict.fromkeys({*instead, "nvmlDeviceGetFieldValues"} - {function}, 3)
     fields = (*FEW[:3], *(CATALOGUE[id_].name for id_ in sorted(ids)))
     scenario = WHOLE.with_gpu(1, errors=errors)
-    running = node(stuck(scenario, function), fields=fields, sampling=SAMPLING)
+    running = node(stuck(scenario, function), fields=fields, sampling=short(DEADLINE))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, scenario)
@@ -194,10 +193,10 @@ def test_a_question_that_hangs_costs_its_gpu(function: str, node: Start) -> None
 )
 def test_a_question_about_the_system_that_hangs_costs_the_gpus_in_time(function: str, field: str, node: Start) -> None:
     """Each GPU asks it in its own thread, so all are stuck; the page says so when the deadline is over."""
-    running = node(WHOLE.but(hangs={function}), fields=(*FEW, field), sampling=SAMPLING)
+    running = node(WHOLE.but(hangs={function}), fields=(*FEW, field), sampling=short(DEADLINE))
     page, seconds = timed_page(running)
 
-    assert seconds < DEADLINE + ROOM
+    assert seconds < patient(DEADLINE + ROOM)
     assert states(page) == {"up": 0, "timeout": 3}
     check_back(running, WHOLE)
 
@@ -205,7 +204,7 @@ def test_a_question_about_the_system_that_hangs_costs_the_gpus_in_time(function:
 @pytest.mark.parametrize("function", OPENING)
 def test_a_gpu_that_cannot_be_opened_costs_itself(function: str, node: Start) -> None:
     """Discovery hangs as well as reading does, at the start and for a GPU that comes later."""
-    running = node(stuck(WHOLE, function), fields=ALL, sampling=SAMPLING)
+    running = node(stuck(WHOLE, function), fields=ALL, sampling=short(DEADLINE))
     check_stuck(running, "")
     check_back(running, WHOLE)
 
@@ -221,7 +220,7 @@ def test_a_gpu_that_cannot_be_opened_costs_itself(function: str, node: Start) ->
 def test_a_gpu_that_hangs_at_the_start_costs_itself(function: str, node: Start) -> None:
     """The first sweep must not be the one that never ends."""
     scenario = EACH_SWEEP.get(function, SPLIT if function in FIRST_SPLIT else WHOLE)
-    running = node(stuck(scenario, function), fields=ALL, sampling=SAMPLING)
+    running = node(stuck(scenario, function), fields=ALL, sampling=short(DEADLINE))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, scenario)
@@ -231,7 +230,7 @@ def test_a_gpu_that_hangs_at_the_start_costs_itself(function: str, node: Start) 
 def test_a_gpu_that_hangs_in_operation_costs_itself(function: str, node: Start) -> None:
     """The deadline is paid once; the others stay fresh; nothing of the stuck GPU is shown, and it comes back."""
     scenario = EACH_SWEEP.get(function, WHOLE)
-    running = node(scenario, fields=ALL, sampling=SAMPLING)
+    running = node(scenario, fields=ALL, sampling=short(DEADLINE))
     running.settled_page()
     threading.Event().wait(0.11)  # GPM closes a window no sooner
     running.show(stuck(scenario, function))
@@ -244,7 +243,7 @@ def test_a_gpu_that_hangs_in_operation_costs_itself(function: str, node: Start) 
 def test_a_list_of_processes_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
     """Who uses a GPU is asked in its own thread, like everything else."""
     scenario = WHOLE.with_gpu(1, answers={"nvmlDeviceGetProcessUtilization": None}) if function in OF_OWNERS else WHOLE
-    running = node(stuck(scenario, function), fields=FEW, sampling=SAMPLING, processes=Processes(by="pod"))
+    running = node(stuck(scenario, function), fields=FEW, sampling=short(DEADLINE), processes=Processes(by="pod"))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, scenario)
@@ -254,7 +253,7 @@ def test_a_list_of_processes_that_hangs_costs_its_gpu(function: str, node: Start
 def test_an_instance_whose_list_of_processes_hangs_costs_its_gpu(function: str, node: Start) -> None:
     """It is asked of each instance."""
     hanging = SPLIT.with_instance(1, 0, hangs={function})
-    running = node(hanging, fields=FEW, sampling=SAMPLING, processes=Processes(by="pod"))
+    running = node(hanging, fields=FEW, sampling=short(DEADLINE), processes=Processes(by="pod"))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, SPLIT)
@@ -264,7 +263,7 @@ def test_an_instance_whose_list_of_processes_hangs_costs_its_gpu(function: str, 
 def test_an_instance_that_hangs_costs_its_gpu(function: str, node: Start) -> None:
     """A MIG instance is asked in its GPU's thread; the other GPUs never notice."""
     hanging = SPLIT.with_instance(1, 0, hangs={function})
-    running = node(hanging, fields=ALL, sampling=SAMPLING)
+    running = node(hanging, fields=ALL, sampling=short(DEADLINE))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, SPLIT)
@@ -276,13 +275,13 @@ def test_an_instance_that_hangs_costs_its_gpu(function: str, node: Start) -> Non
 def test_a_driver_that_hangs_at_the_start_gets_a_page_about_that(function: str, node: Start) -> None:
     """Nothing is known of the GPUs, and the page says so in time; when the driver is there, so are they."""
     began = time.monotonic()
-    running = node(WHOLE.but(hangs={function}), fields=FEW, sampling=SAMPLING)
+    running = node(WHOLE.but(hangs={function}), fields=FEW, sampling=short(DEADLINE))
     page = running.page()
     first = time.monotonic() - began
     _, seconds = timed_page(running)
 
-    assert first < 2 * (DEADLINE + ROOM)
-    assert seconds < DEADLINE / 3
+    assert first < patient(2 * (DEADLINE + ROOM))
+    assert seconds < patient(DEADLINE / 3)
     assert source_up(page) == 0
     assert up(page) == {}
     assert not check_truth(page)
@@ -296,13 +295,13 @@ def test_a_driver_that_hangs_at_the_start_gets_a_page_about_that(function: str, 
 
 def test_a_count_that_hangs_in_operation_leaves_the_gpus(node: Start) -> None:
     """How many GPUs there are is one question; each GPU's own answer says more."""
-    running = node(WHOLE, fields=FEW, sampling=SAMPLING)
+    running = node(WHOLE, fields=FEW, sampling=short(DEADLINE))
     running.show(WHOLE.but(hangs={"nvmlDeviceGetCount_v2"}))
     page, seconds = timed_page(running)
     _, later = timed_page(running)
 
-    assert seconds < DEADLINE
-    assert later < DEADLINE / 4
+    assert seconds < patient(DEADLINE)
+    assert later < patient(DEADLINE / 4)
     assert source_up(page) == 1
     assert len(check_truth(page)) == 3
 
@@ -311,7 +310,7 @@ def test_a_count_that_hangs_in_operation_leaves_the_gpus(node: Start) -> None:
 def test_one_lock_in_the_driver_takes_all_gpus_down_and_not_the_page(at_start: bool, node: Start) -> None:  # noqa: FBT001
     """Some drivers take one call at a time: a hung one freezes all, and the page says just that."""
     locked = WHOLE.but(global_lock=True)
-    running = node(locked, fields=FEW, sampling=SAMPLING)
+    running = node(locked, fields=FEW, sampling=short(DEADLINE))
     if at_start:
         running.show(locked.but(hangs={"nvmlDeviceGetCount_v2"}))
     else:
@@ -320,8 +319,8 @@ def test_one_lock_in_the_driver_takes_all_gpus_down_and_not_the_page(at_start: b
     page, later = timed_page(running)
     _, latest = timed_page(running)
 
-    assert seconds < DEADLINE + ROOM
-    assert min(later, latest) < DEADLINE / 3
+    assert seconds < patient(DEADLINE + ROOM)
+    assert min(later, latest) < patient(DEADLINE / 3)
     assert not check_truth(page)
     assert up(page) == dict.fromkeys([gpu.uuid for gpu in WHOLE.gpus], 0)
     assert states(page) == {"up": 0, "timeout": 3}
@@ -334,10 +333,10 @@ def test_one_lock_in_the_driver_takes_all_gpus_down_and_not_the_page(at_start: b
 def test_no_memory_for_samples_takes_gpus_down_and_not_the_page(node: Start) -> None:
     """Sample objects are asked of the library as a whole: when that hangs, every GPU's thread does."""
     fields = (*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
-    running = node(WHOLE.but(hangs={"nvmlGpmSampleAlloc"}), fields=fields, sampling=SAMPLING)
+    running = node(WHOLE.but(hangs={"nvmlGpmSampleAlloc"}), fields=fields, sampling=short(DEADLINE))
     page, seconds = timed_page(running)
 
-    assert seconds < DEADLINE / 3  # the first sweep has paid
+    assert seconds < patient(DEADLINE / 3)  # the first sweep has paid
     assert states(page) == {"up": 0, "timeout": 3}
     assert not check_truth(page)
 
@@ -347,7 +346,7 @@ def test_no_memory_for_samples_takes_gpus_down_and_not_the_page(node: Start) -> 
 def test_samples_that_cannot_be_given_back_cost_that_gpu(node: Start) -> None:
     """A lost GPU's samples are freed in its own thread."""
     fields = (*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
-    running = node(WHOLE, fields=fields, sampling=SAMPLING)
+    running = node(WHOLE, fields=fields, sampling=short(DEADLINE))
     running.show(WHOLE.but(hangs={"nvmlGpmSampleFree"}).with_gpu(1, errors={"nvmlDeviceGetPowerUsage": LOST}))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
@@ -357,11 +356,11 @@ def test_samples_that_cannot_be_given_back_cost_that_gpu(node: Start) -> None:
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
 def test_events_that_cannot_be_waited_for_cost_the_xids(function: str, node: Start) -> None:
     """All GPUs share one event set; when that hangs their readings are as fresh as before, and no old XID is shown."""
-    running = node(WHOLE.but(hangs={function}), fields=(*FEW, XID), sampling=SAMPLING)
+    running = node(WHOLE.but(hangs={function}), fields=(*FEW, XID), sampling=short(DEADLINE))
     until(lambda: not values(running.page(), XID), "no XID is claimed")
     page, seconds = timed_page(running)
 
-    assert seconds < DEADLINE / 3
+    assert seconds < patient(DEADLINE / 3)
     assert len(check_truth(page)) == 3
     assert up(page) == dict.fromkeys([gpu.uuid for gpu in WHOLE.gpus], 1)
     assert values(page, "otelgpu_missing", by="gap") == {"timeout": 1}
@@ -372,7 +371,7 @@ def test_events_that_cannot_be_waited_for_cost_the_xids(function: str, node: Sta
 
 def test_a_registration_that_hangs_costs_its_gpu(node: Start) -> None:
     """Every GPU registers for events in its own thread, and no lock is held meanwhile."""
-    running = node(stuck(WHOLE, "nvmlDeviceRegisterEvents"), fields=(*FEW, XID), sampling=SAMPLING)
+    running = node(stuck(WHOLE, "nvmlDeviceRegisterEvents"), fields=(*FEW, XID), sampling=short(DEADLINE))
 
     check_stuck(running, WHOLE.gpus[1].uuid)
     check_back(running, WHOLE)
@@ -381,26 +380,26 @@ def test_a_registration_that_hangs_costs_its_gpu(node: Start) -> None:
 @pytest.mark.parametrize("function", ["nvmlShutdown", "nvmlEventSetFree"])
 def test_an_end_that_hangs_is_given_up_in_time(function: str, node: Start) -> None:
     """The process has to leave, if need be without the driver's consent."""
-    running = node(WHOLE, fields=(*FEW, XID), sampling=SAMPLING)
+    running = node(WHOLE, fields=(*FEW, XID), sampling=short(DEADLINE))
     running.show(WHOLE.but(hangs={function}))
     began = time.monotonic()
     is_clean = running.pipeline.sampler.stop(1.0)
 
     assert not is_clean
-    assert time.monotonic() - began < 1.0 + ROOM
+    assert time.monotonic() - began < patient(1.0 + ROOM)
 
 
 def test_a_stuck_gpu_keeps_no_other_from_moving_up(node: Start) -> None:
     """The slot of a stuck thread may hold another GPU after the count has changed: that one gets its own thread."""
     four = distinct(models.h100(4))
-    running = node(four, fields=FEW, sampling=SAMPLING)
+    running = node(four, fields=FEW, sampling=short(DEADLINE))
     running.show(four.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"}))
     running.page()
     running.show(four.with_gpu(1, hangs={"nvmlDeviceGetPowerUsage"}).with_gpu(0, gone=True))
     running.page()
     page, seconds = timed_page(running)
 
-    assert seconds < DEADLINE / 3
+    assert seconds < patient(DEADLINE / 3)
     assert check_truth(page) == {four.gpus[2].uuid, four.gpus[3].uuid}
     assert up(page) == {gpu.uuid: int(number > 1) for number, gpu in enumerate(four.gpus)}
     assert states(page) == {"up": 2, "lost": 1, "timeout": 1}
@@ -413,7 +412,7 @@ def test_a_thread_that_was_replaced_takes_nothing_back(node: Start) -> None:
     """When it returns, the slot is another GPU's by now: its readings and its sample objects are left alone."""
     four = distinct(models.h100(4))
     hanging = four.with_gpu(1, hangs={"nvmlDeviceGetName"})
-    running = node(hanging, fields=(*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), sampling=SAMPLING)
+    running = node(hanging, fields=(*FEW, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), sampling=short(DEADLINE))
     running.show(hanging.with_gpu(0, gone=True))
     running.page()
     assert check_truth(running.page()) == {four.gpus[2].uuid, four.gpus[3].uuid}
@@ -430,7 +429,7 @@ def test_a_thread_that_was_replaced_takes_nothing_back(node: Start) -> None:
 @pytest.mark.soak
 def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
     """Each hang costs one deadline; threads and time do not grow with them."""
-    running = node(WHOLE, fields=FEW, sampling=Sampling(reuse=0, deadline=0.1))
+    running = node(WHOLE, fields=FEW, sampling=short(0.1))
     running.page()
     threads = threading.active_count()
     for number in range(200):
@@ -438,7 +437,7 @@ def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
         running.show(stuck(WHOLE, function))
         _, seconds = timed_page(running)
 
-        assert seconds < 0.1 + ROOM
+        assert seconds < patient(0.1 + ROOM)
         check_back(running, WHOLE)
     assert threading.active_count() == threads
     until(lambda: running.pipeline.sampler.stop(5), "a clean end")
@@ -447,8 +446,8 @@ def test_two_hundred_hangs_leave_nothing_behind(node: Start) -> None:
 def test_a_slow_question_costs_only_itself(node: Start, caplog: pytest.LogCaptureFixture) -> None:
     """A GPU that takes longer than the deadline in every sweep: asked last, the slow question alone is missing."""
     slow = "nvmlDeviceGetTemperature"
-    sampling = Sampling(reuse=0, deadline=DEADLINE)
-    scenario = OLD.with_gpu(1, delays={slow: DEADLINE * 2}, answers={"nvmlDeviceGetTemperatureV": None})
+    sampling = short(DEADLINE)
+    scenario = OLD.with_gpu(1, delays={slow: sampling.deadline * 2}, answers={"nvmlDeviceGetTemperatureV": None})
     scenario = scenario.with_gpu(1, answers={(slow, 0): 31})
     running = node(scenario, fields=FEW, sampling=sampling)
     worker = running.pipeline.sampler._rounds._slots[1].worker  # noqa: SLF001

@@ -25,7 +25,7 @@ from otelgpu.sources.nvml.order import Order
 from tests.fakenvml import Counts, Fake, Typed, library, models
 from tests.fakenvml.everything import everything
 from tests.faults.rig import FEW, check_truth, distinct, missing, source_up, states, up
-from tests.harness import Node, config, serving, until, values
+from tests.harness import Node, config, serving, short, until, values
 
 Start = Callable[..., Node]
 
@@ -165,7 +165,7 @@ def test_a_process_that_somebody_kills_is_started_again(isolated: Start) -> None
 
 def test_a_hang_costs_one_gpu_there_too(isolated: Start) -> None:
     """As without a second process; what a slow GPU has answered in time is shown."""
-    sampling = Sampling(reuse=0, deadline=1.0)
+    sampling = short(1.0)
     running = isolated(PAIR, fields=FEW, sampling=sampling)
     running.show(PAIR.with_gpu(1, hangs={CRASH}))
     running.page()
@@ -215,7 +215,7 @@ def test_letting_go_ends_the_process(isolated: Start) -> None:
 
 def test_a_process_that_is_frozen_shows_no_old_values(isolated: Start) -> None:
     """It is asked once what it knows, and not for each GPU: the page is there in time, and says that none answers."""
-    running = isolated(distinct(models.h100(8)), fields=FEW, sampling=Sampling(reuse=0, deadline=0.5))
+    running = isolated(distinct(models.h100(8)), fields=FEW, sampling=short(0.5))
     (child,) = children()
     os.kill(child, signal.SIGSTOP)
     try:

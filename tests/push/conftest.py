@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from otelgpu import pause
 from otelgpu.config import Otlp
-from otelgpu.export.push import pusher
 from otelgpu.export.push.setup import Push
 from tests.fakenvml import Scenario
 from tests.harness import Node
@@ -46,8 +46,8 @@ def rotel(sink: Collector, tmp_path: Path) -> Iterator[Rotel]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of milliseconds between attempts."""
-    monkeypatch.setattr(pusher, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(pusher, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(pause, "FIRST", 0.01)
+    monkeypatch.setattr(pause, "LONGEST", 0.02)
 
 
 @pytest.fixture
@@ -77,7 +77,11 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     """Make a certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed (Debian's package openssl)")
-    folder = tmp_path_factory.mktemp("papers")
+    return make_papers(tmp_path_factory.mktemp("papers"))
+
+
+def make_papers(folder: Path) -> Papers:
+    """Make other ones."""
     made = Papers(folder / "certificate.pem", folder / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(made.key), "-out", str(made.certificate)]

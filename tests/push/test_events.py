@@ -19,7 +19,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.sdk.resources import Resource
 
 from otelgpu import events
-from otelgpu.config import Kubernetes, Otlp, Sampling, SourceChoice
+from otelgpu.config import Kubernetes, Otlp, SourceChoice
 from otelgpu.events import Detector, Event, Xid
 from otelgpu.export.join import SemconvJoin
 from otelgpu.export.push.events import Events
@@ -36,7 +36,7 @@ from otelgpu.throttle import Limits
 from tests.conftest import Golden
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import Fake, Scenario, models
-from tests.harness import LIMIT, Node, serving, until, values
+from tests.harness import LIMIT, Node, serving, short, until, values
 from tests.push.collectors import Answer, Collector, Rotel, free_port, pairs, partial
 from tests.push.snapshots import GPUS, snapshot
 
@@ -282,7 +282,7 @@ def test_a_gpu_that_is_lost_and_comes_back_is_told_twice(telling: Telling, sink:
 
 def test_a_gpu_that_hangs_is_told_with_its_reason(telling: Telling, sink: Collector) -> None:
     """A call that does not return is another case for whoever is on call than a GPU that has fallen off the bus."""
-    running = telling(PAIR, sampling=Sampling(reuse=0, deadline=0.3))
+    running = telling(PAIR, sampling=short())
     running.show(PAIR.with_gpu(0, hangs={"nvmlDeviceGetPowerUsage"}))
     running.sweep()
     (record,) = sink.expect_records(1, events.LOST)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,10 +25,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
 
 from otelgpu.export.push.outcome import Delivered, Failed, Refused
 from otelgpu.export.push.send_grpc import GrpcSender, credentials
-from tests.harness import LIMIT
+from otelgpu.export.push.setup import Push
+from tests.harness import LIMIT, until
 from tests.push.collectors import free_port, partial
-from tests.push.conftest import Papers
+from tests.push.conftest import Papers, make_papers
 from tests.push.test_send_http import MESSAGE, PAYLOAD
+from tests.test_reload import FEW, PAIR, Start, start
+
+__all__ = ["start"]  # the fixture
 
 Trailers = tuple[tuple[str, bytes], ...]
 LATER = ("CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS")
@@ -205,6 +210,28 @@ def test_a_certificate_is_shown_where_the_server_wants_one(papers: Papers, serve
 
     assert good == Delivered()
     assert isinstance(bad, Failed)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    papers: Papers, served: Servers, start: Start, tmp_path: Path
+) -> None:
+    """It is renewed each month, while gRPC reads it once; the collector turns the one before away."""
+    pair = (papers.key.read_bytes(), papers.certificate.read_bytes())
+    server = served(tls=grpc.ssl_server_credentials([pair], papers.certificate.read_bytes(), require_client_auth=True))
+    old = make_papers(tmp_path)
+    files = f"certificate: {papers.certificate}, client_certificate: {old.certificate}, client_key: {old.key}"
+    rig = start(PAIR, f"{FEW}otlp: {{endpoint: 'https://{server.target}', protocol: grpc, interval: 0.1, {files}}}\n")
+    rig.reloading.watched(0.02)
+    (push,) = rig.node.pipeline.pushes
+    assert isinstance(push, Push)
+    until(lambda: push.pusher.sent.failed > 0, "the old one is turned away")
+    assert server.received == []
+    old.key.write_bytes(pair[0])
+    old.certificate.write_bytes(pair[1])
+
+    until(lambda: push.pusher.sent.batches > 0, "the new one is let in")
+    assert server.received != []
 
 
 def test_after_closing_nothing_is_sent(served: Servers, sender: Senders) -> None:

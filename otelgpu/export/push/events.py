@@ -54,7 +54,6 @@ class Events:
         look: Callable[[], None],
         codes: bool,
         before: "Events | None" = None,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         otlp = config.events_to
         self._throttling = Limits(otlp.throttle_percent / 100, otlp.power_cap_percent / 100)
@@ -77,7 +76,6 @@ class Events:
         self._records = Records(resource, SemconvJoin(tuple(config.labels.items())))
         self._owners = owners
         self._look = look
-        self._wall = wall
         self._snapshot: Snapshot | None = None
         self._owned: Mapping[str, tuple[Owner, ...]] = {}  # by the UUID of an instance, as long as its GPU is known
         self._is_failing = False
@@ -159,7 +157,7 @@ class Events:
         for start in range(0, len(events), MOST_EVENTS):
             some = events[start : start + MOST_EVENTS]
             try:
-                request = gzip.compress(self._records.request(some, owners, self._wall()), GZIP_LEVEL, mtime=0)
+                request = gzip.compress(self._records.request(some, owners, time.time()), GZIP_LEVEL, mtime=0)
             except Exception as error:  # noqa: BLE001 - costs these events, and is logged
                 self._fail(len(some), error)
                 continue

@@ -1,9 +1,8 @@
 """The thread that sends: one batch after the other, in order, until each is delivered or refused.
 
 Rule 1: only the front of the buffer is sent; while a collector does not take it everything behind it waits.
-Rule 2: a collector that says when to come back is taken at its word, up to LONGEST_ASKED and from FIRST_PAUSE: "at
-        once" may be a date on another clock. Else the pause doubles from one attempt to the next, give or take a
-        fifth, so that a thousand nodes do not come back in step.
+Rule 2: a collector that says when to come back is taken at its word, from LEAST_ASKED up to LONGEST_ASKED: "at
+        once" may be a date on another clock. Else the pause grows from one attempt to the next (pause.py).
 Rule 3: a fault is logged when it appears and when it clears, never per attempt.
 Rule 4: the thread never dies, and never keeps the process: it is a daemon, and `stop` waits only as long as it is told.
 """
@@ -17,12 +16,11 @@ from dataclasses import dataclass, field
 
 from otelgpu.export.push.buffer import Batch, Buffer
 from otelgpu.export.push.outcome import Delivered, Failed, Outcome, Refused, Sender
+from otelgpu.pause import Pause
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds
-LONGEST_ASKED = 900.0  # seconds; a Retry-After of a day is a mistake
-JITTER = 0.2
+LEAST_ASKED, LONGEST_ASKED = 1.0, 900.0  # seconds; a Retry-After of a day is a mistake
 
 
 @dataclass(slots=True)
@@ -62,14 +60,13 @@ class Pusher:
         self._buffer = buffer
         self._sender = sender
         self._what = what
-        self._draw = draw
         self._wall = wall
         self._guard = threading.Lock()
         self._next: Sender | None = None
         self._is_stopped = False
         self._woken = threading.Event()  # to make the next attempt now
-        self._pause = self._woken.wait if pause is None else pause
-        self._attempts = 0
+        self._rest = self._woken.wait if pause is None else pause
+        self._pause = Pause(draw)
         self._faults = _Faults()
         self._thread = threading.Thread(target=self._run, name="otelgpu-push", daemon=True)
 
@@ -116,7 +113,7 @@ class Pusher:
                 continue
             if self._is_stopped:
                 return
-            self._pause(wait)  # ends at once when stopped: then the batch gets its last attempt
+            self._rest(wait)  # ends at once when stopped: then the batch gets its last attempt
 
     def _turn(self) -> None:
         """Go over to the next sender, if there is one."""
@@ -126,7 +123,8 @@ class Pusher:
             following, self._next = self._next, None
         if following is not None:
             self._sender.close()
-            self._sender, self._attempts = following, 0
+            self._sender = following
+            self._pause.forget()
 
     def _outcome(self, batch: Batch) -> Outcome:
         try:
@@ -146,7 +144,7 @@ class Pusher:
                 self._count(batch, outcome)
             case Refused(reason):
                 self._buffer.done(batch, dropped="refused")
-                self._attempts = 0
+                self._pause.forget()
                 self.sent.failed += 1
                 self._tell("refused", f"%s refuses batches of {self._what}, which are dropped: %s", reason)
             case Failed(reason, after):
@@ -160,14 +158,11 @@ class Pusher:
         return None
 
     def _wait(self, asked: float | None) -> float:
-        self._attempts += 1
-        if asked is not None and asked >= FIRST_PAUSE:
-            return min(asked, LONGEST_ASKED)
-        pause = min(FIRST_PAUSE * float(1 << min(self._attempts - 1, 10)), LONGEST_PAUSE)
-        return pause * (1 - JITTER + 2 * JITTER * self._draw())
+        seconds = self._pause.take()  # also when it is not waited for: the next one is longer
+        return seconds if asked is None or asked < LEAST_ASKED else min(asked, LONGEST_ASKED)
 
     def _count(self, batch: Batch, delivered: Delivered) -> None:
-        self._attempts = 0
+        self._pause.forget()
         self.sent.batches += 1
         rejected = min(max(delivered.rejected, 0), batch.points)  # no collector may say more of it than there was
         self.sent.points += batch.points - rejected

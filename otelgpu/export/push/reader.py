@@ -48,7 +48,6 @@ class PushReader(MetricReader):
         owners: Callable[[Snapshot], Owners] = lambda _: NOBODY,
         delta: bool = False,
         exponential: bool = False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Observable counters stay cumulative here: their deltas are made on the way out.
         kinds = (Counter, Histogram) if delta else ()
@@ -69,7 +68,6 @@ class PushReader(MetricReader):
         self._deliver = deliver
         self._owners = owners
         self._interval = interval
-        self._clock = clock
         self._lock = threading.Lock()
         self._collected: MetricsData | None = None
         self.sent_at: float | None = None  # of the last sweep that was sent
@@ -136,10 +134,10 @@ class PushReader(MetricReader):
         self.stop(timeout_millis / 1000)
 
     def _run(self) -> None:
-        due = self._clock()
-        while not self._stopped.wait(max(due - self._clock(), 0)):
+        due = time.monotonic()
+        while not self._stopped.wait(max(due - time.monotonic(), 0)):
             self._try_push(None)
-            due = max(due + self._interval, self._clock())
+            due = max(due + self._interval, time.monotonic())
         self._try_push(LAST_DEADLINE)
 
     def _try_push(self, deadline: float | None) -> None:

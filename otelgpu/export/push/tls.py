@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from otelgpu.config import Otlp
+from otelgpu.config.settings import TLS_FILES
 from otelgpu.config.words import plain
-
-FILES = ("certificate", "client_certificate", "client_key")
 
 
 def problems(otlp: Otlp, origin: Callable[[str], str], *, is_used: bool) -> Iterator[str]:
     """Say what is wrong with the files of *otlp*; *is_used*: the connection has TLS, so that they must hold a pair."""
-    unreadable = {name for name in FILES if (path := getattr(otlp, name)) and not _is_readable(path)}
-    yield from (f"{origin(name)}: {plain(getattr(otlp, name))}: cannot be read" for name in FILES if name in unreadable)
+    unreadable = {name for name in TLS_FILES if (path := getattr(otlp, name)) and not _is_readable(path)}
+    for name in sorted(unreadable):
+        yield f"{origin(name)}: {plain(getattr(otlp, name))}: cannot be read"
     if not is_used:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -20,6 +20,7 @@ from typing import TypeVar
 from otelgpu import events
 from otelgpu.errors import SourceDownError
 from otelgpu.model import Device, Gap, Reading, Sample, SourceFacts
+from otelgpu.pause import Pause
 from otelgpu.sources import DeviceDownError
 from otelgpu.sources.isolated.process import Process
 from otelgpu.sources.isolated.wire import Ask, Broken, Count, Read, There, readings_of, unpacked
@@ -28,7 +29,6 @@ from otelgpu.sources.nvml.order import Order
 logger = logging.getLogger(__name__)
 
 PATIENCE, MOST_PATIENCE = 60.0, 960.0  # seconds
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between two starts
 LASTING = 60.0  # seconds after which a crash is the first one again
 AT_ONCE = 0.1  # seconds for what the child answers from memory
 END = 1.0  # seconds for the child to do what it is told at the end, and again to be gone
@@ -54,7 +54,7 @@ class IsolatedSource:
         self._lock = threading.Lock()
         self._left: Process | None = None  # one that was killed, and may not be gone
         self._facts = SourceFacts("nvml")
-        self._start_at = self._pause = 0.0
+        self._pause, self._start_at = Pause(), 0.0
         self._reason = ""
 
     def want(self, order: Order, told: events.Told) -> None:
@@ -121,9 +121,9 @@ class IsolatedSource:
             return process
         if process is not None and process.end is not None:
             self._process, self._reason = None, process.end
-            lasted = process.ended_at - process.began_at > LASTING
-            self._pause = FIRST_PAUSE if lasted else min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
-            self._start_at = process.ended_at + self._pause
+            if process.ended_at - process.began_at > LASTING:
+                self._pause.forget()
+            self._start_at = process.ended_at + self._pause.take()
         if time.monotonic() < self._start_at:
             raise SourceDownError(self._reason)
         try:

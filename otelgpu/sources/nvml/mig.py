@@ -8,7 +8,7 @@ Rule 2: one device per GPU instance, as dcgm-exporter counts them: of several co
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,9 +43,9 @@ class Instance:
 class Layout:
     """How one GPU is partitioned. `is_on`: whether MIG was on when `instances` was last called."""
 
-    def __init__(self, handle: Handle, gpu: Device, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, handle: Handle, gpu: Device) -> None:
         self.is_on = False
-        self._again = Again(clock)
+        self._again = Again(time.monotonic)
         self._handle = handle
         self._gpu = gpu
         self._can_mig = True

@@ -64,14 +64,13 @@ class Uses:
         handle: Handle,
         *,
         owners: ProcessOwners,
-        clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._device = device
         self._handle = handle
         self._owners = owners
         self._recent = Recent(wall)
-        self._again = Again(clock)
+        self._again = Again(time.monotonic)
         self._refused: set[object] = set()
         self._known: dict[int, Known] = {}
 

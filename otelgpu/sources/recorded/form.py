@@ -3,8 +3,10 @@
 Rule 1: a line stands for itself, so that what was recorded before a crash can be read.
 Rule 2: a change that an older otelgpu would misread gets another FORM.
 Rule 3: every problem of a file is told with its line, as far as MOST_PROBLEMS; nothing of a wrong file is replayed.
+Rule 4: a last line without its end is no problem: `record` was killed while it wrote. What is before it is replayed.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ LARGEST = 1 << 30  # bytes; hours of a large machine
 MOST_PROBLEMS = 20
 MOST = 1 << 64  # what JSON's writer takes is below
 NO_RECORDING = "not a recording; `otelgpu record FILE` makes one"
+
+logger = logging.getLogger(__name__)
 
 
 class Head(Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,10 +117,15 @@ def load(path: str) -> Recording:
     fields = _head(name, *lines[0])
     problems: list[str] = []
     sweeps: list[Sweep] = []
+    last = 0 if content.endswith(b"\n") else lines[-1][0]
+    cut = 0
     for at, text in lines[1:]:
         try:
             sweep = msgspec.json.decode(text, type=Sweep)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if at == last and not isinstance(error, msgspec.ValidationError):
+                cut = at
+                continue
             found = [f"expected a sweep: {_said(error)}"]
         else:
             found = list(_wrong(sweep))
@@ -127,6 +136,8 @@ def load(path: str) -> Recording:
         raise RecordingError([*problems[:MOST_PROBLEMS], *([f"{name}: and {more} more"] if more > 0 else [])])
     if not sweeps:
         raise RecordingError([f"{name}: it holds no sweep; it was broken off before the first one"])
+    if cut:
+        logger.warning("%s:%d: the line is cut off; replayed are the sweeps before it", name, cut)
     return Recording(fields, tuple(sweeps))
 
 

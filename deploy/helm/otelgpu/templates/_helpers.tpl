@@ -80,9 +80,143 @@ yes
 {{- default $end .Values.service.address }}
 {{- end }}
 
+{{- /* Not empty where all device files of the driver come over CDI. */}}
+{{- define "otelgpu.cdi" -}}
+{{- if or .Values.cdi.enabled (and .Values.mig.monitor (not .Values.mig.sysAdmin)) -}}
+yes
+{{- end }}
+{{- end }}
+
+{{- /* Not empty where DCGM's engine runs in the pod. */}}
+{{- define "otelgpu.dcgmEngine" -}}
+{{- if and .Values.dcgm.enabled (not .Values.dcgm.address) -}}
+yes
+{{- end }}
+{{- end }}
+
+{{- define "otelgpu.dcgmImage" -}}
+{{- printf "%s:%s" .Values.dcgm.image.repository .Values.dcgm.image.tag }}
+{{- end }}
+
+{{- define "otelgpu.annotations" -}}
+{{- $cdi := ternary (dict "nvidia.cdi.k8s.io/container.otelgpu" "management.nvidia.com/gpu=all") (dict) (eq (include "otelgpu.cdi" .) "yes") }}
+{{- $engine := ternary (dict "kubectl.kubernetes.io/default-container" "otelgpu" "nvidia.cdi.k8s.io/container.dcgm" "management.nvidia.com/gpu=all") (dict) (eq (include "otelgpu.dcgmEngine" .) "yes") }}
+{{- with mergeOverwrite $cdi $engine .Values.podAnnotations }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* What the chart sets; a name that extraEnv has too is left to it. */}}
+{{- define "otelgpu.env" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: NVIDIA_VISIBLE_DEVICES
+  value: {{ ternary "management.nvidia.com/gpu=all" "all" (eq (include "otelgpu.cdi" .) "yes") }}
+- name: NVIDIA_DRIVER_CAPABILITIES
+  value: utility
+- name: OTELGPU_SERVER_LISTEN
+  value: {{ include "otelgpu.address" . | quote }}
+{{- if .Values.webConfig.existingSecret }}
+- name: OTELGPU_SERVER_WEB_CONFIG
+  value: /etc/otelgpu/web/web-config.yml
+{{- else if .Values.tlsServerConfig.enabled }}
+- name: OTELGPU_SERVER_WEB_CONFIG
+  value: /etc/otelgpu/files/web-config.yml
+{{- end }}
+{{- if .Values.config }}
+- name: OTELGPU_CONFIG
+  value: /etc/otelgpu/files/otelgpu.yaml
+{{- end }}
+{{- if .Values.customMetrics }}
+- name: OTELGPU_FIELDS
+  value: /etc/otelgpu/files/counters.csv
+{{- else if .Values.fields }}
+- name: OTELGPU_FIELDS
+  value: {{ join "," .Values.fields | quote }}
+{{- end }}
+{{- with .Values.kubernetes }}
+{{- if .enabled }}
+- name: OTELGPU_KUBERNETES_ENABLED
+  value: "true"
+- name: OTELGPU_KUBERNETES_SOCKET
+  value: {{ printf "%s/kubelet.sock" $.Values.kubeletPath | quote }}
+{{- end }}
+{{- if .enablePodUID }}
+- name: OTELGPU_KUBERNETES_POD_UID
+  value: "true"
+{{- end }}
+{{- if .enablePodLabels }}
+- name: OTELGPU_KUBERNETES_POD_LABELS
+  value: "true"
+{{- with .podLabelAllowlistRegex }}
+- name: OTELGPU_KUBERNETES_POD_LABEL_ALLOW
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+{{- if .virtualGPUs }}
+- name: OTELGPU_KUBERNETES_VIRTUAL_GPUS
+  value: "true"
+{{- end }}
+{{- end }}
+{{- if .Values.kubernetesDRA.enabled }}
+- name: OTELGPU_KUBERNETES_DRA
+  value: "true"
+{{- end }}
+{{- if ne .Values.processes.by "off" }}
+- name: OTELGPU_PROCESSES_BY
+  value: {{ .Values.processes.by }}
+{{- end }}
+{{- if .Values.mig.sysAdmin }}
+- name: NVIDIA_MIG_MONITOR_DEVICES
+  value: all
+{{- end }}
+{{- if ne .Values.mig.parentValues "once" }}
+- name: OTELGPU_MIG_PARENT_VALUES
+  value: {{ .Values.mig.parentValues }}
+{{- end }}
+{{- if .Values.dcgm.enabled }}
+- name: OTELGPU_SOURCE
+  value: dcgm
+- name: OTELGPU_DCGM_ADDRESS
+  value: {{ default "127.0.0.1:5555" .Values.dcgm.address | quote }}
+- name: OTELGPU_DCGM_LIBRARY
+  value: /opt/dcgm
+{{- end }}
+{{- with .Values.otlp }}
+{{- if .enabled }}
+- name: OTELGPU_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+- name: OTELGPU_OTLP_PROTOCOL
+  value: {{ .protocol }}
+- name: OTELGPU_OTLP_INTERVAL
+  value: {{ .interval | quote }}
+- name: OTELGPU_OTLP_TEMPORALITY
+  value: {{ .temporality }}
+- name: OTELGPU_OTLP_EVENTS
+  value: {{ .events | quote }}
+{{- with .headersSecret }}
+- name: OTELGPU_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: headers}}
+{{- end }}
+{{- if .caSecret }}
+- name: OTELGPU_OTLP_CERTIFICATE
+  value: /etc/otelgpu/collector/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "otelgpu.extraNames" -}}
+[{{ range .Values.extraEnv }}{{ .name | quote }},{{ end }}]
+{{- end }}
+
 {{- define "otelgpu.securityContext" -}}
-{{- $user := ternary 0 65534 (or .Values.kubernetes.enabled .Values.mig.monitor) }}
-{{- $capabilities := ternary (dict "drop" (list "ALL") "add" (list "SYS_ADMIN")) (dict "drop" (list "ALL")) .Values.mig.monitor }}
+{{- $user := ternary 0 65534 (or .Values.kubernetes.enabled .Values.mig.sysAdmin) }}
+{{- $capabilities := ternary (dict "drop" (list "ALL") "add" (list "SYS_ADMIN")) (dict "drop" (list "ALL")) .Values.mig.sysAdmin }}
 {{- $ours := dict "runAsUser" $user "runAsGroup" $user "runAsNonRoot" (ne $user 0) "readOnlyRootFilesystem" true "allowPrivilegeEscalation" false "capabilities" $capabilities "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- toYaml (mergeOverwrite $ours .Values.securityContext) }}
 {{- end }}
