@@ -232,6 +232,19 @@ def test_a_gpu_that_cannot_be_watched_costs_itself(dcgm_node: Start, monkeypatch
     assert values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}
 
 
+def test_what_is_never_watched_is_not_watched_over_and_over(dcgm_node: Start, engine: Fake) -> None:
+    """Each look costs the engine a round of samples, and everybody who asks it."""
+    running = dcgm_node(WHOLE.with_gpu(1, fields={150: Code(-16)}), fields=FRAMEWORK)
+    running.page()
+    before = engine.calls("dcgmWatchFields")
+    for _ in range(4):
+        page = running.page()
+
+    assert engine.calls("dcgmWatchFields") == before
+    assert values(page, TEMPERATURE).keys() == {"0", "2"}
+    assert values(page, POWER).keys() == {"0", "1", "2"}
+
+
 def test_an_engine_without_a_driver_says_so(dcgm_node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be watched then; when the driver is there it is watched without a restart."""
     monkeypatch.setattr("otelgpu.sources.again.FIRST", 0.0)
