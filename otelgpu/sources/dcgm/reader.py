@@ -5,6 +5,7 @@ Rule 2: of a GPU whose every value fails for a reason that may pass nothing is t
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Missing, Reading, Sample
@@ -21,7 +22,7 @@ from otelgpu.sources.dcgm.watches import Refused, pieces
 MUTE = 3  # values that have to fail, and none to be there, before a GPU counts as down
 UNANSWERED = Refusal(Gap.FAILED, "the engine left it out of its answer")
 
-Answer = Reading | Missing
+Answer: TypeAlias = Reading | Missing
 
 
 class Reader:
