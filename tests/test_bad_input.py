@@ -57,7 +57,7 @@ def test_wrong_settings_are_all_named_with_their_place(tmp_path: Path) -> None:
     wrong = {"OTELGPU_SERVER_MAX_REQUESTS": "0", "OTELGPU_SAMPLING_REUSED": "1"}
     code, said = refused(models.h100(), tmp_path, *flags, environ=wrong)
 
-    sources = "expected auto, nvml, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE"
+    sources = "expected auto, nvml, dcgm, simulated, simulated:SPEC (such as simulated:8xh100) or replay:FILE"
     assert code == 2
     assert said == [
         'otelgpu: conf.yaml:2: sampling.reuse: expected a number of seconds, got "soon"',

@@ -40,16 +40,16 @@ def reasons(node: Node) -> dict[str, set[str]]:
 # ---- connecting
 
 ADDRESSES = {
-    "10.1.2.3:6666": "10.1.2.3:6666 timeout_ms=500 unix=0 persist=0",
-    "unix:///run/nv-hostengine": "/run/nv-hostengine timeout_ms=500 unix=1 persist=0",
-    "[fd00::5]:5555": "[fd00::5]:5555 timeout_ms=500 unix=0 persist=0",
+    "10.1.2.3:6666": "10.1.2.3:6666 timeout_ms=5000 unix=0 persist=0",
+    "unix:///run/nv-hostengine": "/run/nv-hostengine timeout_ms=5000 unix=1 persist=0",
+    "[fd00::5]:5555": "[fd00::5]:5555 timeout_ms=5000 unix=0 persist=0",
 }
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_engine_is_asked_where_it_is(address: str, dcgm_node: Start, engine: Fake) -> None:
     """Over TCP or a unix socket, and never for longer than somebody who looks would wait."""
-    running = dcgm_node(models.h100(2), address=address, fields=FEW)
+    running = dcgm_node(models.h100(2), address=address, fields=FEW, sampling=Sampling(reuse=0, deadline=20))
 
     assert values(running.page(), TEMPERATURE) == {"0": 29, "1": 30}
     assert engine.last_connect == ADDRESSES[address]

@@ -289,6 +289,39 @@ def test_a_value_of_another_type_is_none() -> None:
     assert refused.gap == "invalid"
 
 
+EXTREMES: Mapping[str, tuple[int, float, str]] = {
+    "highest": (2**63 - 17, 1.7e308, "x" * 255),
+    "lowest": (-(2**63), -1.7e308, "<<<"),
+    "blank": (2**63 - 16, 2.0**47, "<<<SOMETHING>>>"),
+    "all ones": (-1, math.inf, 'a"b\\c\nd'),
+    "not a number": (2**32 - 1, math.nan, "\u00e9"),
+    "almost nothing": (1, 5e-324, " "),
+}
+
+
+def test_no_answer_breaks_the_page(dcgm_node: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever an engine answers, the page can be read, and no number on it is one that its field cannot have."""
+    asked = [CATALOGUE[id_] for id_ in sorted(READABLE - COUNTED - {XID_ERRORS, 9003})]
+    running = dcgm_node(engines.h100(), fields=tuple(field.name for field in asked))
+    for number, real, text in EXTREMES.values():
+        by_type: dict[str, int | float | str] = {"int": number, "double": real, "text": text}
+        told = {field.id: by_type[field.dcgm.number] for field in asked}
+        profiling = engines.h100().gpus[0].profiling
+        gpu = engines.h100().gpus[0].but(fields=told, profiling=(*profiling, (1, 0, *range(1018, 1080))))
+        running.show(fakedcgm.Scenario(gpus=(gpu,), fields={id_: told[id_] for id_ in (1, 2, 4, 5)}))
+        running.page()
+        page = running.page()
+
+        assert all(math.isfinite(line.value) for line in lines_of(page))
+        numbers = running.sweep().numbers
+        assert all(
+            CATALOGUE[id_].lowest <= value <= CATALOGUE[id_].highest
+            for id_, read in numbers.items()
+            for value in read.values()
+        )
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_shares_have_no_dust(dcgm_node: Start) -> None:
     """0.57 times 100 is 56.99999999999999 in binary: no dashboard has to see that."""
     shares = {1001 + place: (7 + 10 * place) / 100 for place in range(8)}

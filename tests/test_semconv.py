@@ -13,6 +13,7 @@ from otelgpu.export.semconv import Joiner
 from otelgpu.fields import CATALOGUE, UP_DOWN, Field, Kind, Number, Shape, help_in
 from otelgpu.fields.process import PROCESS_FIELDS
 from otelgpu.instruments import Pinned, create_instruments
+from otelgpu.sources.dcgm import DcgmSource
 from otelgpu.sources.nvml.source import NvmlSource
 from otelgpu.sources.simulated import SimulatedSource
 from tests.conftest import ROOT
@@ -89,7 +90,7 @@ KEYS = {
     "error.type",
     "network.io.direction",
 }
-READERS = {"nvml": NvmlSource.readable, "simulated": SimulatedSource.readable}
+READERS = {"nvml": NvmlSource.readable, "dcgm": DcgmSource.readable, "simulated": SimulatedSource.readable}
 PASSING_ON = {"isolated", "recorded"}  # what one of the others has read
 FIELDS = dict(CATALOGUE) | {field.id: field for field in PROCESS_FIELDS}
 

@@ -12,7 +12,7 @@ import pytest
 from otelgpu.config import Sampling
 from tests.fakedcgm import Code, Fake, Status, Time, Timed, library, models
 from tests.faults.rig import source_up, states, timed_page, up
-from tests.harness import ENGINE, Node, lines_of, serving, until, values
+from tests.harness import ENGINE, Node, lines_of, serving, short, until, values
 
 Start = Callable[..., Node]
 
@@ -20,7 +20,6 @@ TEMPERATURE, POWER = FEW = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE")
 FRAMEWORK = (*FEW, "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_SM_CLOCK")
 DEADLINE = 0.4
 ROOM = 3.0  # seconds beyond the deadline: the machine may be busy, and a call that is waited for takes for ever
-QUICK = Sampling(reuse=0, deadline=DEADLINE)
 WHOLE = models.h100(3)
 MICRO = 1_000_000
 
@@ -28,7 +27,7 @@ MICRO = 1_000_000
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that is away is tried again soon: how the pauses grow is the sampler's, and tested there."""
-    monkeypatch.setattr("otelgpu.limit.FIRST_PAUSE", 0.02)
+    monkeypatch.setattr("otelgpu.pause.FIRST", 0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,7 @@ def test_an_engine_that_was_started_anew_costs_no_page(dcgm_node: Start) -> None
 
 def test_an_address_that_swallows_everything_costs_a_part_of_the_deadline(dcgm_node: Start) -> None:
     """A closed port uses up the time that a connection is given; whoever looks hears why before he gives up."""
-    running = dcgm_node(WHOLE.but(addresses=("10.0.0.1:1",), slow_refusal=True), fields=FEW)
+    running = dcgm_node(WHOLE.but(addresses=("10.0.0.1:1",), slow_refusal=True), fields=FEW, sampling=short(2.0))
     page = running.page(sweep=False)
 
     assert source_up(page) == 0
@@ -233,6 +232,19 @@ def test_a_gpu_that_cannot_be_watched_costs_itself(dcgm_node: Start, monkeypatch
     assert values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}
 
 
+def test_what_is_never_watched_is_not_watched_over_and_over(dcgm_node: Start, engine: Fake) -> None:
+    """Each look costs the engine a round of samples, and everybody who asks it."""
+    running = dcgm_node(WHOLE.with_gpu(1, fields={150: Code(-16)}), fields=FRAMEWORK)
+    running.page()
+    before = engine.calls("dcgmWatchFields")
+    for _ in range(4):
+        page = running.page()
+
+    assert engine.calls("dcgmWatchFields") == before
+    assert values(page, TEMPERATURE).keys() == {"0", "2"}
+    assert values(page, POWER).keys() == {"0", "1", "2"}
+
+
 def test_an_engine_without_a_driver_says_so(dcgm_node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be watched then; when the driver is there it is watched without a restart."""
     monkeypatch.setattr("otelgpu.sources.again.FIRST", 0.0)
@@ -261,7 +273,7 @@ HANGS = {
 def test_a_call_that_hangs_costs_what_it_asks_for(function: str, dcgm_node: Start, engine: Fake) -> None:
     """Nobody waits longer than the deadline, and once it goes on all is as before."""
     fields = (*FRAMEWORK, "DCGM_FI_DEV_XID_ERRORS")
-    running = dcgm_node(WHOLE, fields=fields, sampling=QUICK)
+    running = dcgm_node(WHOLE, fields=fields, sampling=short(DEADLINE))
     until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
     gpu = HANGS[function]
     stuck = WHOLE.but(hangs={function}) if gpu is None else WHOLE.with_gpu(gpu, hangs={function})
@@ -270,7 +282,7 @@ def test_a_call_that_hangs_costs_what_it_asks_for(function: str, dcgm_node: Star
     _, seconds = timed_page(running)
     _, again = timed_page(running)
 
-    assert max(seconds, again) < DEADLINE + ROOM
+    assert max(seconds, again) < running.config.sampling.deadline + ROOM
     # What is asked of the engine as a whole is known: the GPUs are read by what is watched already.
     until(lambda: values(running.page(), TEMPERATURE).keys() == left, "those that answer")
     running.show(WHOLE)
@@ -283,10 +295,10 @@ def test_an_engine_that_hangs_from_the_start_is_waited_for_by_nobody(
     function: str, dcgm_node: Start, engine: Fake
 ) -> None:
     """A frozen engine takes connections, and then does not answer."""
-    running = dcgm_node(WHOLE.but(hangs={function}), fields=FEW, sampling=QUICK)
+    running = dcgm_node(WHOLE.but(hangs={function}), fields=FEW, sampling=short(DEADLINE))
     page, seconds = timed_page(running)
 
-    assert seconds < DEADLINE + ROOM
+    assert seconds < running.config.sampling.deadline + ROOM
     assert source_up(page) == 0
     running.show(WHOLE)
     engine.quiet()
@@ -295,7 +307,7 @@ def test_an_engine_that_hangs_from_the_start_is_waited_for_by_nobody(
 
 def test_an_engine_is_not_left_under_a_call(dcgm_node: Start, engine: Fake) -> None:
     """To shut libdcgm down while a thread is in it would take the process along."""
-    running = dcgm_node(WHOLE, fields=FRAMEWORK, sampling=QUICK)
+    running = dcgm_node(WHOLE, fields=FRAMEWORK, sampling=short(DEADLINE))
     until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
     stuck = WHOLE.with_gpu(1, hangs={"dcgmEntitiesGetLatestValues"})
     running.show(stuck)

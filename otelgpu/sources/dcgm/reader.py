@@ -5,6 +5,7 @@ Rule 2: of a GPU whose every value fails for a reason that may pass nothing is t
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from otelgpu.fields import Field
 from otelgpu.model import Device, Gap, Missing, Reading, Sample
@@ -21,7 +22,7 @@ from otelgpu.sources.dcgm.watches import Refused, pieces
 MUTE = 3  # values that have to fail, and none to be there, before a GPU counts as down
 UNANSWERED = Refusal(Gap.FAILED, "the engine left it out of its answer")
 
-Answer = Reading | Missing
+Answer: TypeAlias = Reading | Missing
 
 
 class Reader:
@@ -31,8 +32,9 @@ class Reader:
         self.device = device
         self.entity = gpu.itself
         self.is_read = False  # just now, or for ever: the thread may be stuck
-        self.is_proven = False  # there was a value
-        self.is_unwatched = False  # and then the engine did not watch any more
+        self.is_unwatched = False  # the engine has ceased to watch something
+        self._watched: set[tuple[Entity, int]] = set()  # what it has watched
+        self._is_proven = False  # there was a value
         self.answers: list[Answer] = []
         self.there = tuple(instance for _, instance in gpu.instances)
         self._fields = tuple(fields)
@@ -58,7 +60,7 @@ class Reader:
                     value = told.get((entity, field.id))
                     number: int | float | str | Refusal = UNANSWERED
                     if value is not None:
-                        self.is_unwatched |= value.status == NOT_WATCHED and self.is_proven
+                        self._note(entity, field, value.status)
                         number = judged(value, field)
                         if not isinstance(number, Refusal):
                             number = self._ages.too_old(entity, field, value.ts) or number
@@ -69,7 +71,7 @@ class Reader:
         readings = [answer for answer in answers if isinstance(answer, Reading)]
         if not readings and len(failures) >= MUTE:
             raise DeviceDownError(failures[0].gap, f"every value is missing: {failures[0].reason}")
-        self.is_proven |= bool(readings)
+        self._is_proven |= bool(readings)
         answers += counted.answers(self.device)
         return self._sample(answers)
 
@@ -80,12 +82,19 @@ class Reader:
         late = (Missing(field, self.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in told)
         return self._sample([*answers, *late])
 
+    def _note(self, entity: Entity, field: Field, status: int) -> None:
+        """Note whether the engine watches; what it never did another look would not change."""
+        if status != NOT_WATCHED:
+            self._watched.add((entity, field.id))
+        elif (entity, field.id) in self._watched:
+            self.is_unwatched = True
+
     def _answer(self, field: Field, device: Device, number: float | str | Refusal, failures: list[Refusal]) -> Answer:
         if not isinstance(number, Refusal):
             return Reading(field, device, number)
         if number.gap is Gap.LOST:
             raise DeviceDownError(Gap.LOST, f"{field.name}: {number.reason}")
-        is_new = number.reason == NO_VALUE and not self.is_proven  # a watch that has only just begun
+        is_new = number.reason == NO_VALUE and not self._is_proven  # a watch that has only just begun
         if number.gap in (Gap.FAILED, Gap.TIMEOUT) and not is_new:
             failures.append(number)
         return Missing(field, device, number.gap, number.reason)
