@@ -28,7 +28,7 @@ class Machine:
         self._chance = random.Random(6)
         self._folder = folder
         self._turn = 0
-        self.scenario = WHOLE
+        self.scenario = WHOLE.but(gpus=tuple(self._spent(gpu) for gpu in WHOLE.gpus))
 
     def change(self) -> Scenario:
         """Change what is there, and who runs on it."""
@@ -121,7 +121,7 @@ def test_a_node_that_never_rests_leaves_nothing_behind(
     jobs.mkdir()
     machine = Machine(jobs)
     flags = ("--fields", ",".join(FIELDS), "--reuse", "0", "--hpc-job-mapping-dir", str(jobs), "--jobs-refresh", "1")
-    with serving(WHOLE, tmp_path, *flags, "--log-level", "error") as served:
+    with serving(machine.scenario, tmp_path, *flags, "--log-level", "error") as served:
         sizes, files = soak(served, machine, collections)
         machine.rest().write(served.scenario)
         done = served.counts.calls("nvmlDeviceGetCount_v2")
