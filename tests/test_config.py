@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otelgpu import cli, commands
@@ -773,6 +773,7 @@ def _check_typed(words: list[str], environ: dict[str, str], program: str) -> Non
 
 @settings(max_examples=40)
 @given(**TYPED)
+@example(words=[f"-collect-interval={'9' * 5000}"], environ={"DCGM_EXPORTER_INTERVAL": "0" * 5000}, program="otelgpu")
 def test_whatever_is_typed_ends_as_a_start_or_as_problems(
     words: list[str], environ: dict[str, str], program: str
 ) -> None:

@@ -216,6 +216,8 @@ def test_every_form_that_was_recorded_is_in_the_table(recordings: Path) -> None:
             f"{WHOLE}::",
             f"{WHOLE}/vgpu1",
             "\N{ARABIC-INDIC DIGIT ONE}",
+            pytest.param(f"nvidia0/gi{'9' * 5000}", id="a number without end"),
+            pytest.param(f"{WHOLE}{'-1' * 2000}", id="replicas without end"),
         ),
     ],
 )

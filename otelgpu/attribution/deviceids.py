@@ -23,6 +23,7 @@ _OLD_MIG = re.compile(r"MIG-(GPU-.+)/([0-9]+)/[0-9]+")
 _GKE = re.compile(r"nvidia([0-9]+)(?:/gi([0-9]+))?(?:/vgpu([0-9]+))?")
 _REPLICA = re.compile(r"(.+?)(?:::|-)([0-9]+)")
 _INDEX = re.compile(r"[0-9]{1,4}")
+_LONGEST = 256  # characters; the longest id of any plugin has some 50
 
 Key = str | tuple[str, int | None]  # a UUID, an index as text, or a GPU by UUID or device file with a GPU instance
 
@@ -88,6 +89,8 @@ def _file(gpu: Device) -> str:
 def _meanings(text: str) -> Iterator[tuple[Key, str]]:
     """Give what an id can mean, the most literal first, each with the replica it would name."""
     yield text, ""
+    if len(text) > _LONGEST:
+        return
     if match := _GKE.fullmatch(text):
         instance = None if match[2] is None else int(match[2])
         yield (f"nvidia{match[1]}", instance), match[3] or ""

@@ -52,9 +52,14 @@ def _file(text: str) -> str:
 
 
 def _milliseconds(text: str) -> str:
-    if not (text.isascii() and text.isdecimal() and int(text[:20]) > 0):
+    if not (text.isascii() and text.isdecimal() and text.strip("0")):
         raise ValueError("expected a number of milliseconds, at least 1")
-    return f"{max(int(text[:20]), _SHORTEST_MS)}ms"
+    return f"{max(_number(text), _SHORTEST_MS)}ms"
+
+
+def _number(text: str) -> int:
+    """Read digits; of a number beyond all sense as many as Python takes."""
+    return int(text.lstrip("0")[:20])
 
 
 def _flag(true: str) -> Callable[[str], str | None]:
@@ -179,7 +184,7 @@ def _answered(
     if row.key:
         if ours is not None:
             yield Given(SETTINGS[row.key], ours, origin, place, None if is_flag else text)
-        if row.read is _milliseconds and int(text) < _SHORTEST_MS:
+        if row.read is _milliseconds and _number(text) < _SHORTEST_MS:
             remarks.append(Remark(f"{place}: the driver is asked each {_SHORTEST_MS} ms, and not more often"))
     elif not says:
         return
