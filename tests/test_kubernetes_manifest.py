@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,30 @@ def test_every_component_has_an_overlay_and_is_combined_freely(tmp_path: Path) -
     assert list(problems(objects)) == list(misfits(objects)) == []
     for name in components:
         assert set(environ_of(container(overlay(name)))) <= variables
+
+
+def test_no_two_components_contradict_each_other() -> None:
+    """Of two that do the one that comes last would win, and nobody thinks of their order."""
+    said: dict[str, Any] = {}
+    contradictions = []
+    for path in sorted(FOLDER.glob("components/*/daemonset.yaml")):
+        for key, value in keys(yaml.safe_load(path.read_text())):
+            if said.setdefault(key, value) != value:
+                contradictions.append((path.parent.name, key, value))
+
+    assert "spec.template.spec.containers.otelgpu.resources.limits.memory" in said
+    assert contradictions == []
+
+
+def keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that a patch sets, entries of lists by what they are told apart by."""
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        value = {one.get("name") if "mountPath" not in one else one["mountPath"]: one for one in value}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from keys(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
