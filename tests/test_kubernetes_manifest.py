@@ -175,6 +175,18 @@ def test_the_examples_of_the_documentation_are_built(examples: list[list[Json]])
     assert environ_of(container(operator))["OTELGPU_DCGM_ADDRESS"] == "nvidia-dcgm.gpu-operator.svc:5555"
 
 
+def test_the_quota_of_the_documentation_is_for_the_class_of_the_pods() -> None:
+    """Without one for it no pod is made on Google's clusters."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    (quota,) = (yaml.safe_load(one) for one in re.findall(r"```yaml\n(apiVersion.*?)```", text, re.DOTALL))
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    pods = daemonset(overlay("pods"))
+
+    assert list(problems([quota])) == []
+    assert scope["values"] == [pods["spec"]["template"]["spec"]["priorityClassName"]]
+    assert quota["metadata"]["namespace"] == pods["metadata"]["namespace"]
+
+
 def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:
     """Kubernetes' own types, without a cluster."""
     if shutil.which("kubectl") is None:
