@@ -250,6 +250,16 @@ def test_no_certificate_is_asked_of_clients_where_the_values_say_so() -> None:
     assert "httpGet" in container(said)["livenessProbe"]
 
 
+def test_a_version_may_name_its_build() -> None:
+    """Flux packs a chart out of Git as 0.1.0+<commit>, and neither a label nor a tag of an image may have a plus."""
+    (made,) = (one for one in helm.render({}, build="+1a2b3c")[0] if one["kind"] == "DaemonSet")
+    labels = made["metadata"]["labels"]
+
+    assert labels["helm.sh/chart"] == f"otelgpu-{__version__}_1a2b3c"
+    assert labels["app.kubernetes.io/version"] == f"{__version__}_1a2b3c"
+    assert container([made])["image"] == f"otelgpu:{__version__}_1a2b3c"
+
+
 def test_two_releases_have_rights_of_their_own() -> None:
     """Names of ClusterRoles are the cluster's, and a namespace and a release may be cut at another hyphen."""
     values: Json = {"kubernetes": {"enablePodUID": True}, "fullnameOverride": "b-otelgpu"}

@@ -259,6 +259,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "printf": _format,
     "quote": _quote,
     "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
+    "replace": lambda old, new, text: text.replace(old, new),
     "required": _required,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "ternary": lambda yes, no, test: yes if test else no,

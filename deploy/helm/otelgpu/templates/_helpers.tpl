@@ -39,9 +39,10 @@ namespace: {{ include "otelgpu.namespace" .root | quote }}
 {{- define "otelgpu.labels" -}}
 labels:
   {{- include "otelgpu.selector" .root | nindent 2 }}
-  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  {{- /* Flux and others give versions a `+`, which a label may not have. */}}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | replace "+" "_" | quote }}
   app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
   {{- with mergeOverwrite (dict) (default (dict) .root.Values.commonLabels) (default (dict) .more) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -51,7 +52,7 @@ labels:
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- printf "%s:%s" .Values.image.repository (default (.Chart.AppVersion | replace "+" "_") .Values.image.tag) }}
 {{- end }}
 {{- end }}
 
