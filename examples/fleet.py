@@ -20,26 +20,39 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 
-from otelgpu.config import Config, Otlp, Simulated, SourceChoice
+from msgspec.structs import replace
+
+from otelgpu.config import Config, Simulated
+from otelgpu.config.given import Flag
+from otelgpu.config.load import load
+from otelgpu.errors import ConfigError
 from otelgpu.export.page import Format
 from otelgpu.pipeline import Pipeline
+from otelgpu.sources.simulated.spec import parse_spec
 
 
-def pipeline(number: int, spec: str, otlp: Otlp) -> Pipeline:
+def settings(given: argparse.Namespace) -> Config:
+    """Make what all nodes have. Raise ConfigError with all that is wrong."""
+    flags = [
+        Flag("--node", "source", f"simulated:{given.node}"),
+        Flag("--push", "otlp.endpoint", given.push),
+        Flag("--push-interval", "otlp.interval", given.push_interval),
+    ]
+    return load(environ={}, flags=[flag for flag in flags if flag.text], parse_spec=parse_spec)
+
+
+def pipeline(number: int, config: Config) -> Pipeline:
     """Build one node; its number is the seed of what its GPUs do."""
-    source = SourceChoice("simulated", spec)
-    return Pipeline(
-        Config(source=source, hostname=f"node-{number:04}", simulated=Simulated(seed=number), otlp=otlp), {}
-    )
+    return Pipeline(replace(config, hostname=f"node-{number:04}", simulated=Simulated(seed=number)), {})
 
 
 @contextmanager
-def running(nodes: int, spec: str, otlp: Otlp) -> Iterator[Mapping[str, Pipeline]]:
+def running(nodes: int, config: Config) -> Iterator[Mapping[str, Pipeline]]:
     """Run so many nodes, by name."""
-    fleet = {f"node-{number:04}": pipeline(number, spec, otlp) for number in range(nodes)}
-    for node in fleet.values():
-        node.start()
+    fleet = {f"node-{number:04}": pipeline(number, config) for number in range(nodes)}
     try:
+        for node in fleet.values():
+            node.start()
         yield fleet
     finally:
         for node in fleet.values():
@@ -52,9 +65,9 @@ class Site(ThreadingHTTPServer):
     request_queue_size = 1024
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], fleet: Mapping[str, Pipeline]) -> None:
+    def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, Answer)
-        self.fleet = fleet
+        self.fleet: Mapping[str, Pipeline] = {}
 
     def targets(self) -> bytes:
         """List the nodes as Prometheus wants them: one address, a path and a name for each."""
@@ -110,9 +123,17 @@ def main() -> None:
     parser.add_argument("--node", default="8xh100", metavar="SPEC", help="the GPUs of each node: 4xt4+4xl40s")
     parser.add_argument("--port", type=int, default=9500)
     parser.add_argument("--push", default="", metavar="URL", help="the collector each node pushes to over OTLP")
-    parser.add_argument("--push-interval", type=float, default=60, metavar="SECONDS")
+    parser.add_argument("--push-interval", default="60", metavar="SECONDS")
     given = parser.parse_args()
-    otlp = Otlp(endpoint=given.push, interval=given.push_interval)
+    if given.nodes < 1:
+        parser.error(f"--nodes: expected at least 1, got {given.nodes}")
+    try:
+        config = settings(given)
+        site = Site(("127.0.0.1", given.port))
+    except ConfigError as error:
+        parser.error(str(error))
+    except (OSError, OverflowError) as error:
+        parser.error(f"--port {given.port}: {error}")
     logging.getLogger("otelgpu").setLevel(logging.ERROR)  # that they are simulated is said once for each
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -120,7 +141,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        with running(given.nodes, given.node, otlp) as fleet, Site(("127.0.0.1", given.port), fleet) as site:
+        with site, running(given.nodes, config) as site.fleet:
             print(f"{given.nodes} nodes: http://127.0.0.1:{site.server_address[1]}/targets", flush=True)
             site.serve_forever()
     except KeyboardInterrupt:

@@ -51,6 +51,8 @@ def record(
 
     if not path or not path.isprintable():
         raise StartError(f"{whole(path)}: not a file name")
+    if path == "-":  # which means standard output to whoever types it
+        raise StartError("-: a recording is a file; ./- is one of that name")
     pipeline = Pipeline(_settings(config), environ, tap=tapped)
     ours = {config.driver_root: "/driver-root", config.dcgm.address: "ENGINE", config.dcgm.library: "/libdcgm"}
     mask = Mask({name: shown for name, shown in ours.items() if name})

@@ -3,13 +3,14 @@
 Rule 1: the command is run as from a shell; pages come from recordings, from our server, or stand here line by line.
 """
 
+import gzip
 import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -366,7 +367,7 @@ def test_a_counter_that_falls_between_two_looks(
 
 @contextmanager
 def answering(*parts: bytes, stays: bool = False) -> Iterator[str]:
-    """A server that answers each request with these bytes, and then hangs up, or does not."""
+    """A server that answers each request with these bytes, and then hangs up, or goes on with the last ones."""
     over = threading.Event()
 
     def serve() -> None:
@@ -379,8 +380,9 @@ def answering(*parts: bytes, stays: bool = False) -> Iterator[str]:
                 connection.recv(1 << 16)
                 for part in parts:
                     connection.sendall(part)
-                if stays:
-                    over.wait(LIMIT)
+                with suppress(OSError):
+                    while stays and not over.wait(DRIP):
+                        connection.sendall(parts[-1])
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
@@ -392,14 +394,28 @@ def answering(*parts: bytes, stays: bool = False) -> Iterator[str]:
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
+DRIP = 0.05  # seconds from one byte to the next
 
 
 @pytest.mark.parametrize(
     ("parts", "stays", "said"),
     [
-        ((OK,), True, "no page within 0.3 s"),
-        ((OK + b"Content-Length: 9\r\n\r\n", b"up 1\n"), True, "no page within 0.3 s"),
+        ((OK, b""), True, "no page within 0.3 s"),
+        ((OK + b"Name: ", b"x"), True, "no page within 0.3 s"),
+        ((b"HTTP/1.1 100 Continue\r\n\r\n",), True, "no page within 0.3 s"),
+        ((OK + b"\r\n", b"#"), True, "no page within 0.3 s"),
+        ((OK + b"Content-Length: 9\r\n\r\nup 1\n", b""), True, "no page within 0.3 s"),
         ((OK + b"Content-Length: 9\r\n\r\n", b"up 1\n"), False, "the connection ended 4 bytes too early"),
+        (
+            (OK + b"Transfer-Encoding: chunked\r\n\r\n9\r\nup 1\n",),
+            False,
+            "the answer is cut off, or its chunks are wrong",
+        ),
+        (
+            (OK + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(b"up 1\n")),
+            False,
+            'came in an encoding that was not asked for: "gzip"',
+        ),
         ((b"SSH-2.0-OpenSSH_9.2\r\n",), False, 'no answer in HTTP: "SSH-2.0-OpenSSH_9.2\\r\\n"'),
         (
             (OK + b"\r\n<html>\n</html>\n",),
@@ -414,6 +430,11 @@ OK = b"HTTP/1.1 200 OK\r\n"
             "answered 302 Found; it points to http://elsewhere/",
         ),
         ((OK + b"\r\n" + b"up 1\n" * 1000,), False, "more than 0 MiB is no page of metrics"),
+        (
+            (OK + b"Content-Length: 99999\r\n\r\n" + b"up 1\n" * 1000,),
+            False,
+            "more than 0 MiB is no page of metrics",
+        ),
     ],
 )
 def test_an_answer_that_is_no_page(

@@ -1,6 +1,7 @@
 """The program `dcgm-exporter`: its command line, its environment, its defaults, and what is said about the rest."""
 
 import importlib
+import re
 import signal
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -285,6 +286,21 @@ def test_what_is_not_done_yet_is_refused_as_a_flag_and_a_warning_as_a_variable(r
         assert remarks([], {row.variable: row.default or ("false" if row.is_switch else "")}) == []
     if row.default or row.is_switch:
         assert remarks([f"{row.flags[0]}={row.default or 'false'}"]) == []
+
+
+def test_the_words_say_what_becomes_of_a_flag() -> None:
+    """Whoever moves looks there first for what he would lose."""
+    text = " ".join((ROOT / "docs" / "dcgm-exporter.md").read_text(encoding="utf-8").split())
+    answers = {flag: row.answer for row in ROWS for flag in row.flags}
+    for start, end, answer in (
+        ("- taken, with its meaning:", "and what belongs", "taken"),
+        ("- not done yet (", ", ...)", "not done yet"),
+        ("- without meaning here (", ", ...)", "without meaning here"),
+    ):
+        said = re.findall(r"`(-[^`]+)`", text.partition(start)[2].partition(end)[0])
+
+        assert len(said) > 1, start
+        assert [flag for flag in said if answers.get(flag, "taken") != answer] == []
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.answer == "without meaning here"], ids=lambda r: r.flags[0])

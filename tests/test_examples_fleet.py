@@ -5,6 +5,8 @@ Rule 1: Docker is not asked: compose/compose.yaml is judged by the keys of the C
 """
 
 import re
+import runpy
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -289,6 +291,34 @@ def test_a_prometheus_finds_and_scrapes_a_fleet_that_pushes_as_well(prometheus: 
     assert pushed == {"node-0000", "node-0001", "node-0002"}
     assert unknown.value.code == 404
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--nodes 0", ["--nodes: expected at least 1, got 0"]),
+        ("--nodes -3", ["--nodes: expected at least 1, got -3"]),
+        (
+            "--node 8xfoo --push ftp://x --push-interval nan",
+            ['there is no model "foo"', "--push ftp://x: expected http", "--push-interval nan: expected a number"],
+        ),
+        ("--port 99999", ["--port 99999: bind(): port must be 0-65535."]),
+        ("--port USED", ["--port USED: [Errno 98] Address already in use"]),
+    ],
+)
+def test_wrong_arguments_are_told_before_a_node_is_made(
+    arguments: str, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes of nothing that push nowhere would be measured in good faith."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = str(used.getsockname()[1])
+        monkeypatch.setattr(sys, "argv", [str(FLEET), *arguments.replace("USED", port).split()])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(FLEET), run_name="__main__")
+    complaint = capsys.readouterr().err.partition("error: ")[2]
+
+    assert ended.value.code == 2
+    assert [one for one in said if one.replace("USED", port) not in complaint] == []
 
 
 def test_the_rules_in_the_page_on_scaling_are_rules(promtool: Path, tmp_path: Path) -> None:

@@ -156,7 +156,12 @@ def test_the_chart_has_the_version_of_the_program() -> None:
         ({"dcgm": {"enabled": True}, "processes": {"by": "pod"}}, "processes.by: DCGM does not tell"),
         ({"mig": {"sysAdmin": True}}, "mig.sysAdmin: it is another way than CDI"),
         ({"mig": {"monitor": True, "sysAdmin": True}, "cdi": {"enabled": True}}, "mig.sysAdmin: it is another way"),
+        ({"dcgm": {"enabled": True}, "mig": {"monitor": True, "sysAdmin": True}}, "mig.sysAdmin: DCGM tells"),
+        ({"dcgm": None}, "'dcgm' is a required property"),
+        ({"mig": {"sysAdmin": None}}, "'sysAdmin' is a required property"),
+        ({"image": {"repository": ""}}, "'' should be non-empty"),
         ({"extraEnv": [{"value": "x"}]}, "'name' is a required property"),
+        ({"extraEnv": [{"name": "PORT", "value": 1}]}, "1 is not of type 'string'"),
         ({"podAnnotations": {"checksum/files": "x"}}, "'checksum/files' should not be valid"),
     ],
     ids=str,
@@ -214,6 +219,55 @@ def test_a_variable_of_the_user_goes_over_that_of_the_chart() -> None:
     assert len(names) == len(set(names))
     assert set(names) == {one["name"] for one in container(helm.render({})[0])["env"]} | {"OTHER"}
     assert (environ["NVIDIA_VISIBLE_DEVICES"], environ["NODE_NAME"], environ["OTHER"]) == ("0,1", "otelgpu-x7", "1")
+
+
+def test_a_value_that_is_left_blank_counts_as_nothing() -> None:
+    """`podLabels:` with nothing behind it takes the default away; where that cannot be, the schema says so."""
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    blank: Json = {
+        "tlsServerConfig": {"enabled": True, "existingSecret": "tls"},
+        **{name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards", "dcgm", "otlp")},
+    }
+    for path in paths(yaml.safe_load((helm.CHART / "values.yaml").read_text())):
+        step, given = schema, blank
+        *sections, last = path.split(".")
+        for key in sections:
+            step, given = step["properties"][key], given.setdefault(key, {})
+        if last not in step.get("required", ()):
+            given.setdefault(last, None)
+    objects = helm.render(blank)[0]
+
+    assert blank["podLabels"] is blank["serviceMonitor"]["additionalLabels"] is blank["service"]["address"] is None
+    assert list(problems(objects)) == list(misfits(objects)) == []
+
+
+def test_no_certificate_is_asked_of_clients_where_the_values_say_so() -> None:
+    """NoClientCert with an authority for clients is a contradiction that the program refuses at its start."""
+    tls: Json = {"enabled": True, "existingSecret": "tls"}
+    plain, said = (helm.render({"tlsServerConfig": {**tls, "clientAuthType": one}})[0] for one in ("", "NoClientCert"))
+
+    assert said == plain
+    assert "httpGet" in container(said)["livenessProbe"]
+
+
+def test_a_version_may_name_its_build() -> None:
+    """Flux packs a chart out of Git as 0.1.0+<commit>, and neither a label nor a tag of an image may have a plus."""
+    (made,) = (one for one in helm.render({}, build="+1a2b3c")[0] if one["kind"] == "DaemonSet")
+    labels = made["metadata"]["labels"]
+
+    assert labels["helm.sh/chart"] == f"otelgpu-{__version__}_1a2b3c"
+    assert labels["app.kubernetes.io/version"] == f"{__version__}_1a2b3c"
+    assert container([made])["image"] == f"otelgpu:{__version__}_1a2b3c"
+
+
+def test_two_releases_have_rights_of_their_own() -> None:
+    """Names of ClusterRoles are the cluster's, and a namespace and a release may be cut at another hyphen."""
+    values: Json = {"kubernetes": {"enablePodUID": True}, "fullnameOverride": "b-otelgpu"}
+    one = helm.render(values, namespace="a")[0]
+    other = helm.render({**values, "fullnameOverride": "otelgpu"}, namespace="a-b")[0]
+    roles = {each["metadata"]["name"] for each in one + other if each["kind"] == "ClusterRole"}
+
+    assert len(roles) == 2
 
 
 def test_no_right_is_granted_that_is_not_used() -> None:
@@ -311,7 +365,12 @@ def test_the_notes_say_what_to_do() -> None:
         {"webConfig": {"existingSecret": "w"}, "serviceMonitor": {"enabled": True, "scheme": "https"}}
     )[1]
 
+    by_annotation = helm.render({"podAnnotations": {"prometheus.io/scrape": "true"}})[1]
+
     assert "http://localhost:9400/metrics" in plain
+    assert "Nothing scrapes it yet" not in by_annotation
+    assert "needs honor_labels" in by_annotation
+    assert "needs honor_labels" in plain
     assert "Nothing scrapes it yet" in plain
     assert "-k https://localhost:9400/metrics" in guarded
     assert "Nothing scrapes it yet" not in guarded

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,30 @@ def test_every_component_has_an_overlay_and_is_combined_freely(tmp_path: Path) -
         assert set(environ_of(container(overlay(name)))) <= variables
 
 
+def test_no_two_components_contradict_each_other() -> None:
+    """Of two that do the one that comes last would win, and nobody thinks of their order."""
+    said: dict[str, Any] = {}
+    contradictions = []
+    for path in sorted(FOLDER.glob("components/*/daemonset.yaml")):
+        for key, value in keys(yaml.safe_load(path.read_text())):
+            if said.setdefault(key, value) != value:
+                contradictions.append((path.parent.name, key, value))
+
+    assert "spec.template.spec.containers.otelgpu.resources.limits.memory" in said
+    assert contradictions == []
+
+
+def keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that a patch sets, entries of lists by what they are told apart by."""
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        value = {one.get("name") if "mountPath" not in one else one["mountPath"]: one for one in value}
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from keys(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_kustomize_builds_the_same(name: str) -> None:
     """What the other tests look at is what `kubectl apply -k` would apply."""
@@ -149,6 +173,18 @@ def test_the_examples_of_the_documentation_are_built(examples: list[list[Json]])
     assert [one["name"] for one in containers(operator)] == ["dcgm-library", "otelgpu"]
     assert is_restricted(operator)
     assert environ_of(container(operator))["OTELGPU_DCGM_ADDRESS"] == "nvidia-dcgm.gpu-operator.svc:5555"
+
+
+def test_the_quota_of_the_documentation_is_for_the_class_of_the_pods() -> None:
+    """Without one for it no pod is made on Google's clusters."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    (quota,) = (yaml.safe_load(one) for one in re.findall(r"```yaml\n(apiVersion.*?)```", text, re.DOTALL))
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    pods = daemonset(overlay("pods"))
+
+    assert list(problems([quota])) == []
+    assert scope["values"] == [pods["spec"]["template"]["spec"]["priorityClassName"]]
+    assert quota["metadata"]["namespace"] == pods["metadata"]["namespace"]
 
 
 def test_kubectl_reads_every_daemonset(tmp_path: Path) -> None:

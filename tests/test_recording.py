@@ -327,10 +327,11 @@ def test_what_names_this_machine_or_a_file_of_it_is_not_told(recorded: Path, tmp
     assert [path.read_text().count("secret") for path in (one, two)] == [0, 0]
 
 
-def test_a_file_without_a_name_is_one_line() -> None:
-    """An empty variable in a script gives it."""
-    with pytest.raises(StartError, match=r'^"": not a file name$'):
-        record(asking(*FEW), "", sweeps=1, environ={})
+@pytest.mark.parametrize(("name", "said"), [("", '"": not a file name'), ("-", "-: a recording is a file; ./- is one")])
+def test_what_is_no_name_of_a_file_is_one_line(name: str, said: str) -> None:
+    """An empty variable in a script gives the one, and whoever wants a pipe the other."""
+    with pytest.raises(StartError, match=f"^{re.escape(said)}"):
+        record(asking(*FEW), name, sweeps=1, environ={})
 
 
 # ---- bad files

@@ -6,9 +6,10 @@ Rule 2: the server is asked itself, without a proxy; a redirect is told and not 
 
 import ssl
 import sys
-import time
+import threading
 from base64 import b64encode
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from concurrent.futures import Future
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from otelgpu.config.given import opened
@@ -62,7 +63,20 @@ def fetch(place: str, *, timeout: float) -> str:
 
 
 def _get(url: str, timeout: float) -> bytes:
-    until = time.monotonic() + timeout
+    """Wait no longer, whatever a server does: timeouts of a socket begin anew with each byte that it lets drip."""
+    answer: Future[bytes] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_asked(url, timeout))
+        except Exception as error:  # noqa: BLE001 - handed on to whoever waits
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="otelgpu-fetch", daemon=True).start()
+    return answer.result(timeout)
+
+
+def _asked(url: str, timeout: float) -> bytes:
     parts, port = _parts(url)
     make = HTTPConnection if parts.scheme == "http" else HTTPSConnection
     connection = make(parts.hostname or "", port, timeout=timeout)
@@ -73,17 +87,19 @@ def _get(url: str, timeout: float) -> bytes:
     path = parts.path if parts.path not in ("", "/") else "/metrics"
     try:
         connection.request("GET", f"{path}?{parts.query}" if parts.query else path, headers=headers)
-        response = connection.getresponse()
-        if response.status != 200:  # noqa: PLR2004 - the one status that comes with a page
-            raise ValueError(_refusal(response))
-        content = bytearray()
-        while len(content) <= LARGEST and (part := response.read1(1 << 16)):
-            content += part
-            if time.monotonic() > until:
-                raise TimeoutError
-        if response.length:
-            raise ValueError(f"the connection ended {response.length} bytes too early")
-        return bytes(content)
+        with connection.getresponse() as response:
+            if response.status != 200:  # noqa: PLR2004 - the one status that comes with a page
+                raise ValueError(_refusal(response))
+            if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+                raise ValueError(f"came in an encoding that was not asked for: {shown(encoding)}")
+            content = bytearray()
+            while len(content) <= LARGEST and (part := response.read1(1 << 16)):
+                content += part
+            if response.length and len(content) <= LARGEST:
+                raise ValueError(f"the connection ended {response.length} bytes too early")
+            return bytes(content)
+    except IncompleteRead:
+        raise ValueError("the answer is cut off, or its chunks are wrong") from None
     except HTTPException as error:
         raise ValueError(f"no answer in HTTP: {shown(str(error) or type(error).__name__)}") from None
     finally:

@@ -115,8 +115,8 @@ ROWS = (
         "`--source simulated:8xh100` shows GPUs where none are",
         is_switch=True,
     ),
-    _idle("--enable-dcgm-log", EXPORTER + "ENABLE_DCGM_LOG", "there is no DCGM that logs", is_switch=True),
-    _idle("--dcgm-log-level", EXPORTER + "DCGM_LOG_LEVEL", "there is no DCGM that logs", default="NONE"),
+    _idle("--enable-dcgm-log", EXPORTER + "ENABLE_DCGM_LOG", "no log of DCGM is written", is_switch=True),
+    _idle("--dcgm-log-level", EXPORTER + "DCGM_LOG_LEVEL", "no log of DCGM is written", default="NONE"),
     _idle("--disable-startup-validate", "DISABLE_STARTUP_VALIDATE", "the driver may come later anyway", is_switch=True),
     _idle(
         "--enable-gpu-bind-unbind-watch",

@@ -104,7 +104,7 @@ class Chart:
             case "action":
                 return self._action(node.argument, dot, scope)
             case "range":
-                items = self._value(node.branches[0][0], dot, scope)
+                items = self._value(node.branches[0][0], dot, scope) or ()
                 return "".join(self._nodes(node.branches[0][1], each, dict(scope)) for each in items)
             case "define":
                 return ""
@@ -251,7 +251,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fromYamlArray": yaml.safe_load,
     "has": lambda item, items: item in items,
     "hasSuffix": lambda end, text: text.endswith(end),
-    "join": lambda separator, items: separator.join(items),
+    "join": lambda separator, items: separator.join(items or ()),
     "list": lambda *items: list(items),
     "mergeOverwrite": lambda *maps: functools.reduce(_merge, maps),
     "nindent": lambda width, text: "\n" + _indent(width, text),
@@ -259,6 +259,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "printf": _format,
     "quote": _quote,
     "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
+    "replace": lambda old, new, text: text.replace(old, new),
     "required": _required,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "ternary": lambda yes, no, test: yes if test else no,

@@ -16,8 +16,10 @@ VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 Json = dict[str, Any]
 
 
-def render(values: Json, *, name: str = "gpu", namespace: str = "monitoring") -> tuple[list[Json], str]:
-    """Give back the objects, and the notes. Raise jsonschema.ValidationError or TemplateError."""
+def render(
+    values: Json, *, name: str = "gpu", namespace: str = "monitoring", build: str = ""
+) -> tuple[list[Json], str]:
+    """Give back the objects, and the notes; *build* ends the versions. Raise ValidationError or TemplateError."""
     files = {path.relative_to(CHART).as_posix(): path.read_text() for path in CHART.rglob("*") if path.is_file()}
     about = yaml.safe_load(files["Chart.yaml"])
     given = merged(yaml.safe_load(files["values.yaml"]), values)
@@ -25,7 +27,11 @@ def render(values: Json, *, name: str = "gpu", namespace: str = "monitoring") ->
     chart = Chart(files)
     root: Mapping[str, Any] = {
         "Values": given,
-        "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
+        "Chart": {
+            "Name": about["name"],
+            "Version": about["version"] + build,
+            "AppVersion": about["appVersion"] + build,
+        },
         "Release": {"Name": name, "Namespace": namespace, "Service": "Helm"},
         "Template": {"BasePath": "templates"},
         "Files": {"Get": files.__getitem__},

@@ -39,10 +39,11 @@ namespace: {{ include "otelgpu.namespace" .root | quote }}
 {{- define "otelgpu.labels" -}}
 labels:
   {{- include "otelgpu.selector" .root | nindent 2 }}
-  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  {{- /* Flux and others give versions a `+`, which a label may not have. */}}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | replace "+" "_" | quote }}
   app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
-  {{- with mergeOverwrite (dict) .root.Values.commonLabels .more }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+  {{- with mergeOverwrite (dict) (default (dict) .root.Values.commonLabels) (default (dict) .more) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
@@ -51,7 +52,7 @@ labels:
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- printf "%s:%s" .Values.image.repository (default (.Chart.AppVersion | replace "+" "_") .Values.image.tag) }}
 {{- end }}
 {{- end }}
 
@@ -70,19 +71,27 @@ yes
 {{- end }}
 
 {{- define "otelgpu.address" -}}
+{{- $given := default "" .Values.service.address }}
 {{- $end := print ":" .Values.service.port }}
-{{- if and .Values.service.address (not (hasSuffix $end .Values.service.address)) }}
-{{- fail (printf "service.address: %s does not end in service.port, %s" .Values.service.address $end) }}
+{{- if and $given (not (hasSuffix $end $given)) }}
+{{- fail (printf "service.address: %s does not end in service.port, %s" $given $end) }}
 {{- end }}
-{{- if regexMatch "^(127[.]|localhost:|.::1])" .Values.service.address }}
-{{- fail (printf "service.address: neither the kubelet's probes nor Prometheus reach %s" .Values.service.address) }}
+{{- if regexMatch "^(127[.]|localhost:|.::1])" $given }}
+{{- fail (printf "service.address: neither the kubelet's probes nor Prometheus reach %s" $given) }}
 {{- end }}
-{{- default $end .Values.service.address }}
+{{- default $end $given }}
 {{- end }}
 
 {{- /* Not empty where all device files of the driver come over CDI. */}}
 {{- define "otelgpu.cdi" -}}
 {{- if or .Values.cdi.enabled (and .Values.mig.monitor (not .Values.mig.sysAdmin)) -}}
+yes
+{{- end }}
+{{- end }}
+
+{{- /* Not empty where a client's certificate may be asked for. */}}
+{{- define "otelgpu.asksClients" -}}
+{{- if ne (default "NoClientCert" .Values.tlsServerConfig.clientAuthType) "NoClientCert" -}}
 yes
 {{- end }}
 {{- end }}
@@ -101,7 +110,7 @@ yes
 {{- define "otelgpu.annotations" -}}
 {{- $cdi := ternary (dict "nvidia.cdi.k8s.io/container.otelgpu" "management.nvidia.com/gpu=all") (dict) (eq (include "otelgpu.cdi" .) "yes") }}
 {{- $engine := ternary (dict "kubectl.kubernetes.io/default-container" "otelgpu" "nvidia.cdi.k8s.io/container.dcgm" "management.nvidia.com/gpu=all") (dict) (eq (include "otelgpu.dcgmEngine" .) "yes") }}
-{{- with mergeOverwrite $cdi $engine .Values.podAnnotations }}
+{{- with mergeOverwrite $cdi $engine (default (dict) .Values.podAnnotations) }}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
@@ -218,12 +227,12 @@ yes
 {{- $user := ternary 0 65534 (or .Values.kubernetes.enabled .Values.mig.sysAdmin) }}
 {{- $capabilities := ternary (dict "drop" (list "ALL") "add" (list "SYS_ADMIN")) (dict "drop" (list "ALL")) .Values.mig.sysAdmin }}
 {{- $ours := dict "runAsUser" $user "runAsGroup" $user "runAsNonRoot" (ne $user 0) "readOnlyRootFilesystem" true "allowPrivilegeEscalation" false "capabilities" $capabilities "seccompProfile" (dict "type" "RuntimeDefault") }}
-{{- toYaml (mergeOverwrite $ours .Values.securityContext) }}
+{{- toYaml (mergeOverwrite $ours (default (dict) .Values.securityContext)) }}
 {{- end }}
 
 {{- /* The kubelet knows no password and has no certificate: where one may be asked for, it looks whether somebody listens. */}}
 {{- define "otelgpu.probe" -}}
-{{- if or .root.Values.webConfig.existingSecret .root.Values.tlsServerConfig.clientAuthType -}}
+{{- if or .root.Values.webConfig.existingSecret (include "otelgpu.asksClients" .root) -}}
 tcpSocket:
   port: metrics
 {{- else -}}
