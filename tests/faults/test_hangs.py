@@ -129,7 +129,7 @@ def stuck(scenario: Scenario, function: str) -> Scenario:
 
 
 def check_stuck(node: Node, *down: str, lost: int = 0) -> None:
-    """The first page is late by the deadline at most, all later sweeps are quick; GPUs 0 and 2 are there, *down* down."""
+    """The first page is late by the deadline at most, all later ones are quick; GPUs 0 and 2 are there, *down* down."""
     healthy = {gpu.uuid for gpu in (WHOLE.gpus[0], WHOLE.gpus[2])}
     page, seconds = timed_page(node)
     threads = threading.active_count()
