@@ -1,9 +1,8 @@
 """Looks whether files have changed: by what `stat` says of them, every few seconds.
 
 Rule 1: a file is known by where its name leads in the end. Kubernetes swaps a link (`..data`) in a mounted ConfigMap,
-        an editor puts another file in the place, and what is on a network drive tells nobody of a change. When it was
-        changed any other way than by its content (ctime) counts too: one that may be read again, or was written by
-        a program that keeps the time.
+        an editor puts another file in the place, and what is on a network drive tells nobody of a change. Of its times
+        ctime counts too: a program may put the other one back, and what could not be read may be readable by now.
 Rule 2: what changes is left alone until it has been the same for QUIET seconds: half a file is no settings.
 Rule 3: in a thread of its own: a file system that hangs keeps nobody else.
 """
@@ -74,7 +73,8 @@ class Watch:
         while not self._ended.wait(QUIET):
             before, seen = seen, self._look()
             if seen == before:
-                self.read()
+                if seen != self._seen:  # else somebody has had it read meanwhile
+                    self.read()
                 return
 
 
