@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otelgpu.config import Config
-from otelgpu.config.given import Files
+from otelgpu.config.given import Files, outdated
 from otelgpu.errors import ConfigError, OtelgpuError
 
 logger = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class Reload(Generic[R, S]):
         self._lock = threading.Lock()
         self._is_asked = self._is_busy = self._is_stopped = False
         self._watch: Watch | None = None
+        self._tls_files = running.config.tls_files  # of the last settings that were read, good or not
 
     def site(self) -> S:
         """Give what is served just now."""
@@ -167,7 +168,7 @@ class Reload(Generic[R, S]):
         from otelgpu.watch import Watch  # here: without a file there is nothing to watch
 
         self._watch = Watch(self._watched, self.reload, interval)
-        self._watch.start()
+        self._watch.start(outdated(self._rereading.files))  # what was swapped while this began would never be read
         return self._watch.read
 
     def stop(self, timeout: float) -> bool:
@@ -179,8 +180,11 @@ class Reload(Generic[R, S]):
         return self._running.stop(timeout)
 
     def _watched(self) -> Sequence[str]:
-        """Name every file whose change causes a reload: also those of TLS, which a sender reads when it is made."""
-        return (*self._rereading.files, *self._running.config.tls_files)
+        """Name every file whose change causes a reload: also those of TLS, which a sender reads when it is made.
+
+        Where settings are wrong because such a file is not good yet, they are good when it is.
+        """
+        return (*self._rereading.files, *self._running.config.tls_files, *self._tls_files)
 
     def _is_turn(self) -> bool:
         with self._lock:
@@ -191,6 +195,9 @@ class Reload(Generic[R, S]):
     def _again(self) -> None:
         before = self._running
         config = _kept(before.config, self._rereading.read())
+        self._tls_files = config.tls_files
+        if self._watch is not None:
+            self._watch.note()
         running = self._build(config, before)
         self._rereading.settled(config)  # before the driver is asked: whoever asks it is told what is to be logged
         running.take_over()

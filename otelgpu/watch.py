@@ -1,7 +1,8 @@
 """Looks whether files have changed: by what `stat` says of them, every few seconds.
 
 Rule 1: a file is known by where its name leads in the end. Kubernetes swaps a link (`..data`) in a mounted ConfigMap,
-        an editor puts another file in the place, and what is on a network drive tells nobody of a change.
+        an editor puts another file in the place, and what is on a network drive tells nobody of a change. Of its times
+        ctime counts too: a program may put the other one back, and what could not be read may be readable by now.
 Rule 2: what changes is left alone until it has been the same for QUIET seconds: half a file is no settings.
 Rule 3: in a thread of its own: a file system that hangs keeps nobody else.
 """
@@ -34,8 +35,9 @@ class Watch:
         self._seen = self._look()  # here: a change from now on is one
         self._thread = threading.Thread(target=self._run, name="otelgpu-watch", daemon=True)
 
-    def start(self) -> None:
-        """Begin to look. Raise StartError where no thread can be started for it."""
+    def start(self, outdated: Iterable[str] = ()) -> None:
+        """Begin to look; the *outdated* had changed before. Raise StartError where no thread can be started for it."""
+        self._seen = {**self._seen, **dict.fromkeys(outdated, ())}
         try:
             self._thread.start()
         except RuntimeError as error:  # what Python makes of a failed pthread_create
@@ -47,9 +49,13 @@ class Watch:
 
     def read(self) -> None:
         """Have them read now, whoever asks for it: a change before that is none any more."""
-        before = self._look()
+        self._seen = self._look()
         self._changed()
-        self._seen = {path: before.get(path, seen) for path, seen in self._look().items()}
+        self.note()
+
+    def note(self) -> None:
+        """Take files that are new in the list as they are now. Best called before they are read, by who names them."""
+        self._seen = {path: self._seen.get(path, seen) for path, seen in self._look().items()}
 
     def _look(self) -> Seen:
         return {path: signature(path) for path in self._files()}
@@ -67,7 +73,8 @@ class Watch:
         while not self._ended.wait(QUIET):
             before, seen = seen, self._look()
             if seen == before:
-                self.read()
+                if seen != self._seen:  # else somebody has had it read meanwhile
+                    self.read()
                 return
 
 
@@ -78,4 +85,4 @@ def signature(path: str) -> Signature:
         found = Path(real).stat()
     except (OSError, ValueError) as error:  # not there; a NUL in the name
         return (type(error),)
-    return real, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return real, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -7,6 +7,7 @@ import pytest
 
 from otelgpu.config import load
 from otelgpu.errors import ConfigError
+from otelgpu.sources.nvml.loading import library_in, loading_error
 from tests.fakenvml import library, models, wrong_architecture
 from tests.fakenvml.build import SONAME
 from tests.harness import command, refused, serving, until, values
@@ -48,6 +49,42 @@ def test_doctor_says_which_library_it_is(tmp_path: Path) -> None:
     )
 
     assert f" {real}\n" in done.stdout
+
+
+LINKS = {  # by name below the root: where it leads; and where the library is found
+    "NixOS": ({"run/opengl-driver": "/nix/store/x"}, "nix/store/x/lib"),
+    "out and back": ({"usr/lib64": "../../../../../lib/a", "lib/a/": ""}, "lib/a"),
+    "a loop": ({"usr/lib64": "/lib64", "lib64": "/usr/lib64"}, None),
+    "the host's": ({"usr/lib64": str(library())}, None),
+    "a folder of that name": ({f"usr/lib64/{SONAME}/": ""}, None),
+}
+
+
+@pytest.mark.usefixtures("cc")
+@pytest.mark.parametrize("kind", LINKS)
+def test_links_lead_to_what_they_do_in_that_root(tmp_path: Path, kind: str) -> None:
+    """Of folders too: NixOS has none but links, and the host's library may be for another driver."""
+    links, place = LINKS[kind]
+    for name, target in links.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if target:
+            path.symlink_to(target)
+        else:
+            path.mkdir(parents=True)
+    if place is not None:
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / SONAME).write_bytes(b"")
+
+    assert library_in(str(tmp_path)) == (None if place is None else f"{tmp_path}/{place}/{SONAME}")
+
+
+def test_a_root_that_cannot_be_looked_at_has_no_library() -> None:
+    """It may be somebody else's folder; here its name is too long, as root may see all folders."""
+    root = f"/{'x' * 256}"
+
+    assert library_in(root) is None
+    assert loading_error(root).startswith(f"{root} has it in none of ")
 
 
 @pytest.mark.parametrize("kind", ["empty", "for another processor"])

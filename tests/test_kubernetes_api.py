@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu import pause
-from otelgpu.attribution import mirror
+from otelgpu.attribution import apiserver, mirror
 from otelgpu.attribution.apiserver import Api, ApiError
 from otelgpu.attribution.choice import NoAttribution
 from otelgpu.attribution.kubelet import Kubelet as Client
@@ -28,7 +28,7 @@ from otelgpu.export.push.setup import Push
 from tests.conftest import ROOT, Golden
 from tests.fakeapi import PODS, ApiServer, certificate, gpu_device, pod_object, slice_object
 from tests.fakekubelet import Get, Kubelet, claiming, pod
-from tests.harness import LIMIT, Node, lines_of, serving, until, values
+from tests.harness import LIMIT, Node, lines_of, patient, serving, until, values
 from tests.push.collectors import collector
 from tests.test_kubernetes import (
     FOR_EVER,
@@ -603,6 +603,41 @@ def test_a_hanging_api_server_holds_up_no_page_and_no_end(watched: Starter, api:
     assert [x.get("team") for x in started.labels()] == ["old"]
     assert started.meta().stop(2)
     assert started.meta().stop(0)
+
+
+@pytest.mark.parametrize("what", ["head", "body"])
+def test_an_answer_that_comes_byte_by_byte_is_given_up(
+    watched: Starter, api: ApiServer, monkeypatch: pytest.MonkeyPatch, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each byte is in time, and the answer never: what is shown would grow old without a word."""
+    monkeypatch.setattr(apiserver, "LIMIT", patient(0.5))
+    monkeypatch.setattr(apiserver, "WHOLE", patient(0.5))
+    api.put(pod_object("a", team="old"))
+    started = watched(pod("a", GPU_0), **LABELS)
+    api.is_watched()
+    api.drips = what
+    api.forget()
+    api.end_watches()
+    until(lambda: started.up() == 0, "the fault")
+    api.let_go()
+
+    until(lambda: started.up() == 1, "the server is back")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no answer in time; what was last known" in caplog.records[0].getMessage()
+
+
+def test_a_quiet_watch_that_is_ended_is_begun_again_at_once(
+    watched: Starter, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was a good one, however little happens: with a pause that grows, half of all changes would come late."""
+    monkeypatch.setattr(mirror, "_LASTED", 0.0)
+    monkeypatch.setattr(pause, "LONGEST", 1000.0)
+    watched(**LABELS)
+    api.is_watched()
+    api.ends_at_once = True
+    api.end_watches()
+
+    until(lambda: len(api.requests(watches=True)) >= 16, "the watches")
 
 
 def test_what_was_known_holds_until_it_expires(api: ApiServer) -> None:

@@ -408,6 +408,15 @@ def test_one_that_the_end_overtakes_is_not_told_of(start: Start, caplog: pytest.
     assert "reloaded" not in caplog.messages
 
 
+def test_what_was_swapped_before_anybody_looked_is_read(start: Start) -> None:
+    """A start takes some tenths of a second from the settings to the first look, and the next change may be far off."""
+    rig = start(PAIR)
+    rig.path.write_text(f"{FEW}labels: {{rack: a}}\n", encoding="utf-8")
+    rig.reloading.watched(0.02)
+
+    until(lambda: rig.reloading.site().config.labels == {"rack": "a"}, "the settings as they are now")
+
+
 @pytest.fixture
 def sink() -> Iterator[Collector]:
     with collector() as running:

@@ -246,10 +246,9 @@ def test_the_real_systemd_socket_activate(tmp_path: Path) -> None:
     words = [activate, "-l", str(path), *kept, sys.executable, "-m", "otelgpu", "serve", "--web-systemd-socket"]
     launch = f"import os; os.execv({activate!r}, {words!r})"
     with serving(PAIR, tmp_path, ready=False, program=("-c", launch)) as served:
-        until(path.is_socket, "it listens")
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(LIMIT)
-            client.connect(str(path))
+            until(lambda: client.connect_ex(str(path)) == 0, "it listens")  # the file is there before
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             with client.makefile("rb") as answer:
                 assert b"DCGM_FI_DEV_GPU_TEMP{" in answer.read()

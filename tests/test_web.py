@@ -336,6 +336,22 @@ def test_a_right_password_is_checked_once(serve: Callable[[str], Here], monkeypa
     assert len(asked) == 5
 
 
+def test_the_thread_of_passwords_ends_with_the_server(node: Start, write: Callable[[str], Path]) -> None:
+    """Inside another process each page that was served and ended would leave one behind."""
+    started = node(models.h100(), server=Server(web_config=str(write(USERS))))
+    with here(started) as served:
+        assert status(served.curl("/healthz", "-u", f"alice:{SECRET}", scheme="http")) == 200
+        during = ours()
+
+    assert {"otelgpu-password", "otelgpu-watch"} <= during
+    until(lambda: not ours() & {"otelgpu-password", "otelgpu-watch"}, "the end of the threads")
+
+
+def ours() -> set[str]:
+    """The threads that run."""
+    return {thread.name for thread in threading.enumerate()}
+
+
 def test_passwords_never_hold_up_the_loop(serve: Callable[[str], Here], monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of wrong ones fills a short queue; whoever is known already is served meanwhile."""
     go_on, began = threading.Event(), threading.Event()
@@ -487,6 +503,51 @@ def test_a_mounted_secret_that_is_swapped_is_seen(
     look()
     guard.stop()
     assert [message.rpartition(" was ")[2] for message in caplog.messages] == ["read again"]
+
+
+def test_every_trouble_with_files_is_said_and_so_is_its_end(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever renews certificates, and however: what was good stays in force meanwhile."""
+    pair = {f"tls.{kind}": made.file(f"server.{kind}").read_bytes() for kind in ("pem", "key")}
+    another = {f"tls.{kind}": made.file(f"renewed.{kind}").read_bytes() for kind in ("pem", "key")}
+    text = b"tls_server_config: {cert_file: tls.pem, key_file: tls.key}\n"
+    troubles: dict[str, dict[str, bytes | Path | None]] = {
+        "the key first": {"tls.key": another["tls.key"]},
+        "the certificate first": {"tls.pem": another["tls.pem"]},
+        "empty": {"web.yml": b"x", "tls.pem": b""},
+        "half of it": {"tls.key": pair["tls.key"][:99]},
+        "gone": {"tls.key": None},
+        "a loop": {"tls.pem": Path("tls.pem")},
+        "the other's": {"tls.pem": Path("tls.key")},
+        "all of them": {"web.yml": None, "tls.pem": None, "tls.key": None},
+    }
+    monkeypatch.setattr(guarding, "LOOK", 0.02)
+    monkeypatch.setattr(watching, "QUIET", 0.02)
+    caplog.set_level("INFO", logger="otelgpu.server.guard")
+
+    def put(**files: bytes | Path | None) -> None:
+        for name, content in files.items():
+            new, path = tmp_path / "new", tmp_path / name
+            if content is None:
+                path.unlink(missing_ok=True)
+                continue
+            new.symlink_to(content) if isinstance(content, Path) else new.write_bytes(content)
+            new.rename(path)
+
+    put(**pair, **{"web.yml": text})
+    guard = guarding.Guard(str(tmp_path / "web.yml"), origin="here")
+    guard.start()
+    for what, files in troubles.items():
+        caplog.clear()
+        put(**files)
+        until(lambda: caplog.text.count("ERROR") >= 1, what)
+        assert guard.scheme == "https"
+        put(**pair, **{"web.yml": text})
+        until(
+            lambda: any(said.endswith("is good again, and in force") for said in caplog.messages), f"the end of: {what}"
+        )
+    guard.stop()
 
 
 def test_a_file_that_turned_wrong_before_it_was_served_is_no_start(tmp_path: Path) -> None:

@@ -20,16 +20,19 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
 
 from otelgpu.errors import OtelgpuError
 
-LIMIT = 10.0  # seconds for each step of a request: to connect, to send, and for each piece of an answer
+LIMIT = 10.0  # seconds for each step of a request: to connect, to send, and until the answer begins
+WHOLE = 60.0  # seconds for the rest of an answer
 WATCH_SECONDS = 240  # after which the server is to end a watch
 LONGEST_ANSWER = 64 * 1024 * 1024  # bytes of one page of a list
 LONGEST_LINE = 4 * 1024 * 1024  # bytes of one event; an object in etcd has 1.5 MiB at most
@@ -56,6 +59,19 @@ class _Status(msgspec.Struct):
     code: int = 0
 
 
+class _Socket(ssl.SSLSocket):
+    """Reads `until` an instant: a timeout alone begins anew with each byte, and bytes may come one by one for ever."""
+
+    until = 0.0  # monotonic
+
+    def recv_into(self, *arguments: Any, **named: Any) -> int:  # noqa: ANN401 - those of the library
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(*arguments, **named)
+
+
 class Api:
     """The API server that a pod finds in its environment, asked as the service account in *folder*."""
 
@@ -69,7 +85,7 @@ class Api:
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, accept: str = "application/json") -> bytes:
         """Ask for *path*. Raise ApiError."""
-        connection, response = self._asked(path, query or {}, accept, LIMIT)
+        connection, response = self._asked(path, query or {}, accept, WHOLE)
         try:
             content = response.read(LONGEST_ANSWER + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -112,17 +128,18 @@ class Api:
     def _asked(
         self, path: str, query: Mapping[str, str], accept: str, patience: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Send a request; the answer, of which nothing is read yet, may be silent for *patience* seconds."""
+        """Send a request; for the rest of the answer, of which nothing is read yet, there are *patience* seconds."""
         token = self._token()
         headers = {"Authorization": f"Bearer {token}", "Accept": accept, "User-Agent": "otelgpu"}
         secure = self._connected()
+        secure.until = time.monotonic() + LIMIT
         connection = http.client.HTTPConnection(self._host, int(self._port))
         connection.sock = secure
         try:
             connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers)
             response = connection.getresponse()
             if response.status == OK:
-                secure.settimeout(patience)
+                secure.until = time.monotonic() + patience
                 return connection, response
             said = response.read(LONGEST_LINE).replace(token.encode(), b"...")  # some say back what they were sent
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -147,7 +164,7 @@ class Api:
         except UnicodeDecodeError:
             raise ApiError(f"{path}: it is not text") from None
 
-    def _connected(self) -> ssl.SSLSocket:
+    def _connected(self) -> _Socket:
         """Connect, so that `close` can end each step of it."""
         if not self._host:
             raise ApiError("KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod")
@@ -156,6 +173,7 @@ class Api:
         # Not ssl.create_default_context: from Python 3.13 on it refuses the authorities that many clusters have.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslsocket_class = _Socket
         try:
             context.load_verify_locations(cadata=self._read("ca.crt"))
         except (ssl.SSLError, ValueError, TypeError):
@@ -170,7 +188,8 @@ class Api:
                 opened.setsockopt(socket.IPPROTO_TCP, option, value)
             opened.connect(address)
             opened.getpeername()  # of a connection that was cut already, wrap_socket would lose the socket
-            secure = context.wrap_socket(opened, server_hostname=self._host, do_handshake_on_connect=False)
+            wrapped = context.wrap_socket(opened, server_hostname=self._host, do_handshake_on_connect=False)
+            secure = cast("_Socket", wrapped)
             opened = self._held(secure)
             secure.do_handshake()
         except (OSError, ValueError) as error:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from otelgpu.attribution.apiserver import Api, ApiError
+from otelgpu.errors import StartError
 from otelgpu.pause import Pause
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,11 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; returns at once."""
-        self._thread.start()
+        """Start the thread; returns at once. Raise StartError where none can be started."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # what Python makes of a failed pthread_create
+            raise StartError(f"no thread to follow the API server: {error}") from error
 
     def looked(self, timeout: float) -> bool:
         """Wait until `has_looked`, or a step has ended or failed; False after *timeout* seconds."""

@@ -200,6 +200,7 @@ class Mirror(Generic[Key, Item]):
             # A watch may be cut by whatever stands in between, and is no fault: if nobody is there, the next one tells.
             self._short = 0
             self._say(None)
+            self._follower.pause.forget()
         elif cut is not None:
             raise cut
         else:

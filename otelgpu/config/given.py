@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from otelgpu.config.keys import PREFIX, SETTINGS, Setting, Shape
@@ -26,6 +27,7 @@ _SERVICE_LINK = re.compile(
 )
 
 
+_ANY = 64 << 20  # bytes: more than any kind may have
 Files: TypeAlias = dict[str, str]  # by path: what tells its content from another (see `digest`); "" where it has none
 
 
@@ -62,6 +64,18 @@ def digest(content: bytes) -> str:
     import hashlib  # here, because OpenSSL costs 4 MB
 
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def outdated(files: Files) -> list[str]:
+    """List the files that hold something else by now than what was read of them; a pipe is read once."""
+    found = []
+    for path, known in files.items():
+        try:
+            if known and Path(path).is_file() and digest(content_of(path, largest=_ANY, kind="settings")) != known:
+                found.append(path)
+        except ValueError:  # it cannot be read any more
+            found.append(path)
+    return found
 
 
 class Flag(NamedTuple):

@@ -134,8 +134,9 @@ class Guard:
         self._watch.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more, and check no password any more."""
         self._watch.stop()
+        self._passwords.stop()
 
     def reload(self) -> Sequence[str]:
         """Read the file and put it in force; when anything is wrong with it say so, and keep what is. Blocks."""

@@ -56,6 +56,10 @@ class Passwords:
             return True
         return False
 
+    def stop(self) -> None:
+        """Check none any more; the thread ends."""
+        self._worker.stop()
+
     def _mark(self, *parts: bytes) -> bytes:
         whole = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._secret, whole, "sha256")

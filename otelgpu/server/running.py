@@ -132,6 +132,8 @@ def serve_until(
         return asyncio.run(_serve(ending, site, sockets, life, announce, manager))
     finally:
         remove_files(sockets)
+        if (gate := site().gate) is not None:  # the same from the begin to the end; a request may need it until here
+            gate.stop()
 
 
 class _Server(HTTPServer):
@@ -220,8 +222,6 @@ async def _serve(
             manager.ready(f"serving {', '.join(addresses)}")
             _beat(manager, site)
     await ended
-    if gate is not None:
-        gate.stop()
     logger.info("stopping")
     if manager is not None:
         manager.stopping()

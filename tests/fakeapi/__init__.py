@@ -5,6 +5,7 @@ Rule 2: nothing sleeps: a watch is told by a condition, a slow server answers wh
 Rule 3: what a real server refuses (no token, another node's name in no selector) is refused here too.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -125,6 +126,7 @@ class ApiServer:
     partial: bool = True  # it knows metadata alone
     echoes: bool = False  # says in a refusal what it was sent, as some proxies do
     ends_at_once: bool = False  # each watch, before any event
+    drips: str = ""  # "head" or "body": what comes byte by byte, and never to an end, until `let_go`
     asked: list[Asked] = field(default_factory=list)
     watching: int = 0
 
@@ -238,6 +240,9 @@ class ApiServer:
 
     def let_go(self) -> None:
         """Answer again."""
+        with self.changed:
+            self.drips = ""
+            self.changed.notify_all()
         self.open.set()
 
     def requests(self, path: str = PODS, *, watches: bool | None = None) -> list[Asked]:
@@ -267,7 +272,9 @@ class _Handler(BaseHTTPRequestHandler):
         with fake.changed:
             fake.asked.append(Asked(url.path, query, self.headers.get("Accept", ""), status))
             fake.changed.notify_all()
-        if answer is None:
+        if fake.drips:
+            self._drip(fake, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n", has_head=fake.drips == "body")
+        elif answer is None:
             self._watch(fake, url.path, query)
         else:
             content = json.dumps(answer).encode()
@@ -276,6 +283,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+    def _drip(self, fake: ApiServer, head: bytes, *, has_head: bool) -> None:
+        with fake.changed, contextlib.suppress(OSError):  # whoever asked has gone
+            self.wfile.write(head + (b"\r\n" if has_head else b"X-Name: "))
+            while fake.drips:
+                self.wfile.write(b"x")
+                fake.changed.wait(0.02)
+        self.close_connection = True
 
     def _answer(self, fake: ApiServer, path: str, query: Mapping[str, str]) -> tuple[int, Json | None]:
         """Say what is answered; None for a watch."""

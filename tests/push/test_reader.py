@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -210,15 +211,21 @@ def test_the_console_shows_what_would_be_sent(node: Callable[..., Node], capfd: 
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_files_that_are_not_there_are_told_at_the_start(protocol: str) -> None:
-    """Else the first word of it comes a minute later, from TLS, and means nothing to anybody."""
-    otlp = Otlp(endpoint="https://c:4318", protocol=protocol, certificate="/nowhere/ca.pem", client_key="/nowhere")  # type: ignore[arg-type]
+def test_files_that_are_not_there_are_told_at_the_start(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first word of it comes a minute later, from TLS, and means nothing to anybody; a pipe is waited for."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    files = {"certificate": "/nowhere/ca.pem", "client_certificate": "pipe", "client_key": "/nowhere"}
+    otlp = Otlp(endpoint="https://c:4318", protocol=protocol, **files)  # type: ignore[arg-type]
     config = Config(otlp=otlp, origins={"otlp.certificate": "otelgpu.yaml:7", "otlp.client_key": "--otlp-client-key"})
 
     with pytest.raises(ConfigError) as caught:
         make_sender(config)
     assert caught.value.problems == (
         "otelgpu.yaml:7: /nowhere/ca.pem: cannot be read",
+        "default: pipe: cannot be read",
         "--otlp-client-key: /nowhere: cannot be read",
     )
 

@@ -234,6 +234,21 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     assert server.received != []
 
 
+def test_settings_that_wait_for_a_certificate_are_in_force_once_it_is_there(
+    papers: Papers, start: Start, tmp_path: Path
+) -> None:
+    """The file with the settings is there first, and the operator that makes certificates takes its time."""
+    rig = start(PAIR)
+    rig.reloading.watched(0.02)
+    text = f"{FEW}otlp: {{endpoint: 'https://127.0.0.1:1', certificate: {tmp_path / 'ca.pem'}}}\n"
+    rig.path.write_text(text, encoding="utf-8")
+    until(lambda: not rig.last.is_good, "the settings are refused")
+    (tmp_path / "ca.pem").write_bytes(papers.certificate.read_bytes())
+
+    until(lambda: rig.last.is_good, "the certificate")
+    assert len(rig.reloading.site().pushes) == 1
+
+
 def test_after_closing_nothing_is_sent(served: Servers, sender: Senders) -> None:
     """The end of the process closes the channel under the thread that sends."""
     one = sender(served().target)

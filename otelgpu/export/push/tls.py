@@ -4,11 +4,13 @@ Rule 1: they are read with the standard library before gRPC gets them: it ends t
         certificate is missing, and leaves a file that holds no certificate to every attempt.
 """
 
+import os
 import ssl
+import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from otelgpu.config import Otlp
+from otelgpu.config.given import opened
 from otelgpu.config.settings import TLS_FILES
 from otelgpu.config.words import plain
 
@@ -44,7 +46,7 @@ def _no_password() -> str:
 
 def _is_readable(path: str) -> bool:
     try:
-        with Path(path).open("rb"):
-            return True
+        with opened(path) as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe would be empty when it is read once more
     except (OSError, ValueError):
         return False
