@@ -4,8 +4,9 @@ Rule 1: nothing is asked for what nobody wants.
 Rule 2: what the engine knew before the first look is not counted: it happened before the counts began. From then on
         nothing is counted twice, over another connection to the same engine neither.
 Rule 3: counts are given with what they come from: while that cannot be read there is none, or a standing number would
-        look like a quiet time.
-Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in those of the slots.
+        look like a quiet time. The engine tells XIDs when they happen, so a moment in which it can tell none says
+        nothing of them; that it never can does.
+Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in those of the slots and the sampler's.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from otelgpu.sources.dcgm.values import MICRO, Refusal, judged
 from otelgpu.sources.dcgm.watches import Watched
 
 NOT_HEARD = Refusal(Gap.FAILED, "the engine has not been asked yet")
+PASSING = frozenset((Gap.FAILED, Gap.TIMEOUT, Gap.LOST))
 HEARD_OF: Mapping[int, frozenset[int]] = {XID_ERRORS: XID_COUNTS | {XID_ERRORS}, CLOCK_REASONS: CLOCK_COUNTS}
 
 
@@ -40,6 +42,8 @@ class Counted:
         self._codes: dict[str, int] = {}  # the last XID, by UUID
         self._since: dict[int, int] = {}  # DCGM's time of what comes next, by field
         self._refusals: dict[int, Refusal] = {}
+        self._watched = Watched()
+        self._of_gpu: dict[tuple[int, str], Refusal] = {}  # of one GPU, by field and UUID
 
     @property
     def sources(self) -> Sequence[int]:
@@ -57,6 +61,14 @@ class Counted:
 
     def listen(self, connection: Connection, watched: Watched, uuids: Mapping[int, str]) -> None:
         """Take what has come; *uuids* are those of the GPUs by DCGM's id. Raise DcgmError when the engine is gone."""
+        if watched is not self._watched:
+            self._watched = watched
+            self._of_gpu = {
+                (id_, uuids[entity]): refusal
+                for (kind, entity), refusal in watched.lacking.items()
+                for id_ in self.sources
+                if kind == FE_GPU and entity in uuids
+            }
         for id_ in self.sources:
             if id_ not in watched.heard:
                 self._refusals[id_] = watched.refused.get(id_, NOT_HEARD)
@@ -75,7 +87,8 @@ class Counted:
         found: list[Reading | Missing] = []
         for id_ in self.sources:
             fields = [field for field in self._fields if field.id in HEARD_OF[id_]]
-            if (refusal := self._refusals.get(id_)) is not None:
+            refusal = self._refusals.get(id_) or self._of_gpu.get((id_, device.uuid))
+            if refusal is not None:
                 found += (Missing(field, device, refusal.gap, refusal.reason) for field in fields)
             elif id_ == XID_ERRORS:
                 found += self._of_xids(device, self._codes.get(device.uuid, 0))
@@ -106,8 +119,15 @@ class Counted:
             uuid = uuids.get(entity, "") if kind == FE_GPU else ""
             for value in values[:many]:
                 number = judged(value, field)
-                if uuid and isinstance(number, int):
+                if not uuid:
+                    continue
+                if isinstance(number, int) and field.lowest <= number <= field.highest:
+                    self._of_gpu.pop((id_, uuid), None)
                     self._note(id_, uuid, number, value.ts / MICRO, is_counted=not is_first)
+                elif not isinstance(number, Refusal):
+                    self._of_gpu[id_, uuid] = Refusal(Gap.INVALID, f"DCGM answered {number}, which it cannot be")
+                elif id_ != XID_ERRORS or number.gap not in PASSING:
+                    self._of_gpu[id_, uuid] = number
             return 0
 
         after = c_longlong(0)
