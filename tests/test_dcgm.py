@@ -274,6 +274,23 @@ def test_every_xid_is_counted_once(dcgm_node: Start) -> None:
     assert counted(last, TOTAL) == {"79": 2, "13": 2}
 
 
+def test_what_an_engine_with_another_clock_tells_is_counted(dcgm_node: Start) -> None:
+    """A clock that was set right while the engine was away would leave an hour's XIDs out, and nobody would know."""
+    machine = models.h100(1)
+    running = dcgm_node(machine, fields=(TEMPERATURE, XID, TOTAL))
+    running.page()
+    running.show(machine.with_xid(0, 79, at=past(1)))
+    before = running.page()
+    running.show(machine.but(engine=2))
+    running.page()
+    running.show(machine.but(engine=2).with_xid(0, 13, at=past(-3600)))
+    after = running.page()
+
+    assert counted(before, TOTAL) == {"79": 1}
+    assert counted(after, TOTAL) == {"79": 1, "13": 1}
+    assert values(after, XID) == {"0": 13}
+
+
 def test_clock_events_are_counted_by_the_engines_samples(dcgm_node: Start, engine: Fake) -> None:
     """At the pace of `counts.clock_interval`, which may be another one than that of the values."""
     fields = ("DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")

@@ -40,7 +40,7 @@ class Counted:
         self._xids = XidCounts((), self._counting, clock)
         self._clocks: dict[str, ClockCounts] = {}  # by UUID
         self._codes: dict[str, int] = {}  # the last XID, by UUID
-        self._since: dict[int, int] = {}  # DCGM's time of what comes next, by field
+        self._since: dict[int, tuple[int, int]] = {}  # connection, and DCGM's time of what comes next over it, by field
         self._refusals: dict[int, Refusal] = {}
         self._watched = Watched()
         self._of_gpu: dict[tuple[int, str], Refusal] = {}  # of one GPU, by field and UUID
@@ -112,8 +112,8 @@ class Counted:
         return clocks
 
     def _take(self, connection: Connection, id_: int, place: tuple[int, int], uuids: Mapping[int, str]) -> None:
-        is_first = id_ not in self._since
         field = CATALOGUE[id_]
+        heard: list[tuple[str, int, int]] = []  # UUID, number, DCGM's time
 
         def each(kind: int, entity: int, values: "ctypes._Pointer[ctypes.Structure]", many: int, _: object) -> int:
             uuid = uuids.get(entity, "") if kind == FE_GPU else ""
@@ -123,7 +123,7 @@ class Counted:
                     continue
                 if isinstance(number, int) and field.lowest <= number <= field.highest:
                     self._of_gpu.pop((id_, uuid), None)
-                    self._note(id_, uuid, number, value.ts / MICRO, is_counted=not is_first)
+                    heard.append((uuid, number, value.ts))
                 elif not isinstance(number, Refusal):
                     self._of_gpu[id_, uuid] = Refusal(Gap.INVALID, f"DCGM answered {number}, which it cannot be")
                 elif id_ != XID_ERRORS or number.gap not in PASSING:
@@ -132,9 +132,14 @@ class Counted:
 
         after = c_longlong(0)
         group, fields = place
-        since = self._since.get(id_, 0)
-        connection.ask("dcgmGetValuesSince_v2", group, fields, since, ctypes.byref(after), Enumeration(each), None)
-        self._since[id_] = after.value
+        over, since = self._since.get(id_, (0, 0))
+        asked = since if over == connection.number else 0
+        connection.ask("dcgmGetValuesSince_v2", group, fields, asked, ctypes.byref(after), Enumeration(each), None)
+        if after.value < since:
+            since = 0  # another engine, whose clock is behind that of the one before: nothing of it has been counted
+        for uuid, number, taken in heard:
+            self._note(id_, uuid, number, taken / MICRO, is_counted=over > 0 and taken >= since)
+        self._since[id_] = connection.number, after.value
 
     def _note(self, id_: int, uuid: str, number: int, unix: float, *, is_counted: bool) -> None:
         if id_ == CLOCK_REASONS:
