@@ -10,6 +10,7 @@ Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in thos
 """
 
 import ctypes
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_longlong
 
@@ -22,7 +23,7 @@ from otelgpu.sources.dcgm.errors import DISCONNECTED, DcgmError, gap_of
 from otelgpu.sources.dcgm.readable import CLOCK_REASONS, XID_ERRORS
 from otelgpu.sources.dcgm.structs import FE_GPU, Enumeration
 from otelgpu.sources.dcgm.values import MICRO, Refusal, judged
-from otelgpu.sources.dcgm.watches import Watched
+from otelgpu.sources.dcgm.watches import HEARD_KEPT, Watched
 
 NOT_HEARD = Refusal(Gap.FAILED, "the engine has not been asked yet")
 PASSING = frozenset((Gap.FAILED, Gap.TIMEOUT, Gap.LOST))
@@ -32,8 +33,9 @@ HEARD_OF: Mapping[int, frozenset[int]] = {XID_ERRORS: XID_COUNTS | {XID_ERRORS},
 class Counted:
     """Counts for the fields that are wanted."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._wall = wall
         self._counting = Counting()
         self._told: Told = unheard
         self._fields: tuple[Field, ...] = ()
@@ -138,10 +140,10 @@ class Counted:
         if after.value < since:
             since = 0  # another engine, whose clock is behind that of the one before: nothing of it has been counted
         for uuid, number, taken in heard:
-            self._note(id_, uuid, number, taken / MICRO, is_counted=over > 0 and taken >= since)
+            self._note(id_, uuid, number, taken, is_counted=over > 0 and taken >= since)
         self._since[id_] = connection.number, after.value
 
-    def _note(self, id_: int, uuid: str, number: int, unix: float, *, is_counted: bool) -> None:
+    def _note(self, id_: int, uuid: str, number: int, taken: int, *, is_counted: bool) -> None:
         if id_ == CLOCK_REASONS:
             if is_counted:
                 self._clocks_of(uuid).add(number)
@@ -149,4 +151,6 @@ class Counted:
             self._codes[uuid] = number
             if is_counted:
                 self._xids.add(uuid, number)
-                self._told(Xid(uuid, number, unix))
+                now, then = self._wall(), taken / MICRO
+                # What is kept is no older than that: another time is that of a clock that is wrong, or none.
+                self._told(Xid(uuid, number, then if abs(now - then) <= HEARD_KEPT else now))
