@@ -15,7 +15,7 @@ from otelgpu.sources.dcgm.library import Library
 from otelgpu.sources.dcgm.structs import ConnectParams, Handle, version_of
 from tests.fakedcgm import Blank, Code, Fake, Status, Time, Timed, library, models
 from tests.faults.rig import source_up, states, timed_page, up
-from tests.harness import ENGINE, Node, lines_of, serving, short, until, values
+from tests.harness import ENGINE, Node, lines_of, patient, serving, short, until, values
 
 Start = Callable[..., Node]
 
@@ -348,6 +348,26 @@ def test_a_call_that_hangs_costs_what_it_asks_for(function: str, dcgm_node: Star
     running.show(WHOLE)
     engine.quiet()
     until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
+
+
+def test_counts_do_not_stand_still_behind_a_call_that_hangs(dcgm_node: Start, engine: Fake) -> None:
+    """The GPUs are read on meanwhile, and their counts would look like a quiet time."""
+    xid, total = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL"
+    running = dcgm_node(
+        WHOLE, fields=(*FEW, xid, total), sampling=Sampling(reuse=0, deadline=patient(DEADLINE), expire=1.0)
+    )
+    until(lambda: values(running.page(), xid).keys() == {"0", "1", "2"}, "XIDs of all GPUs")
+    running.show(WHOLE.but(hangs={"dcgmGetValuesSince_v2"}))
+    until(lambda: not values(running.page(), xid), "no XIDs")
+    page = running.page()
+    told = {(gap.field.name, gap.gap) for gap in running.sweep().missing}
+    running.show(WHOLE)
+    engine.quiet()
+
+    assert values(page, TEMPERATURE).keys() == {"0", "1", "2"}
+    assert not values(page, total)
+    assert told == {(xid, "timeout"), (total, "timeout")}
+    until(lambda: values(running.page(), xid).keys() == {"0", "1", "2"}, "XIDs of all GPUs")
 
 
 @pytest.mark.parametrize("function", ["dcgmConnect_v2", "dcgmWatchFields", "dcgmUpdateAllFields"])

@@ -10,6 +10,7 @@ Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in thos
 """
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_longlong
@@ -44,6 +45,8 @@ class Counted:
         self._codes: dict[str, int] = {}  # the last XID, by UUID
         self._since: dict[int, tuple[int, int]] = {}  # connection, and DCGM's time of what comes next over it, by field
         self._refusals: dict[int, Refusal] = {}
+        self._heard_at: dict[int, float] = {}  # when what is counted was last asked for with success, by field
+        self._expire = math.inf
         self._watched = Watched()
         self._of_gpu: dict[tuple[int, str], Refusal] = {}  # of one GPU, by field and UUID
 
@@ -53,12 +56,13 @@ class Counted:
         wanted = {field.id for field in self._fields}
         return [id_ for id_, counts in HEARD_OF.items() if counts & wanted]
 
-    def want(self, fields: Iterable[Field], counting: Counting, told: Told) -> None:
-        """Count for other fields from now on. What has been counted stays."""
+    def want(self, fields: Iterable[Field], counting: Counting, told: Told, *, expire: float) -> None:
+        """Count for other fields from now on. What has been counted stays; it is given for *expire* seconds."""
+        self._expire = expire
         self._fields = tuple(field for field in fields if any(field.id in ids for ids in HEARD_OF.values()))
         self._counting, self._told = counting, told
         self._xids.want(self._fields, counting)
-        for clocks in self._clocks.values():
+        for clocks in list(self._clocks.values()):  # a slot that was stuck may come back at any moment
             clocks.want(self._fields, counting)
 
     def listen(self, connection: Connection, watched: Watched, uuids: Mapping[int, str]) -> None:
@@ -83,13 +87,14 @@ class Counted:
                 self._refusals[id_] = Refusal(gap_of(error.code), str(error))
             else:
                 self._refusals.pop(id_, None)
+                self._heard_at[id_] = self._clock()
 
     def answers(self, device: Device) -> list[Reading | Missing]:
         """Give what was counted of a GPU, or why there is nothing."""
         found: list[Reading | Missing] = []
         for id_ in self.sources:
             fields = [field for field in self._fields if field.id in HEARD_OF[id_]]
-            refusal = self._refusals.get(id_) or self._of_gpu.get((id_, device.uuid))
+            refusal = self._refusals.get(id_) or self._of_gpu.get((id_, device.uuid)) or self._too_old(id_)
             if refusal is not None:
                 found += (Missing(field, device, refusal.gap, refusal.reason) for field in fields)
             elif id_ == XID_ERRORS:
@@ -102,6 +107,13 @@ class Counted:
         """Give the XIDs of a GPU that does not answer; nothing where it had none."""
         code = self._codes.get(device.uuid)
         return () if code is None or XID_ERRORS not in self.sources else self._of_xids(device, code)
+
+    def _too_old(self, id_: int) -> Refusal | None:
+        """Say why there are no counts while the engine holds the call that asks for what they are made of."""
+        age = self._clock() - self._heard_at.get(id_, -math.inf)
+        if age <= self._expire:
+            return None
+        return NOT_HEARD if math.isinf(age) else Refusal(Gap.TIMEOUT, f"the engine has not answered for {age:.0f} s")
 
     def _of_xids(self, device: Device, last: int) -> list[Reading]:
         first = [Reading(field, device, last) for field in self._fields if field.id == XID_ERRORS]

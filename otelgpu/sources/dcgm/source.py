@@ -82,7 +82,7 @@ class DcgmSource:
         """Have other fields watched from the next sweep on; called between two sweeps."""
         wanted = [field for field in fields if field.id in READABLE]
         self._fields = tuple(field for field in wanted if field.id not in BESIDE)
-        self._counted.want(wanted, counting, told)
+        self._counted.want(wanted, counting, told, expire=paces.expire)
         self._paces, self._ages.expire = paces, paces.expire
         self._heard_at = min(paces.interval, counting.clock_interval)
         self._edition += 1
