@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otelgpu.fields import CATALOGUE
-from otelgpu.sources.dcgm.readable import READABLE
+from otelgpu.sources.dcgm.readable import READABLE, XID_ERRORS
 from tests.fakedcgm import Blank, Code, Gpu, GpuInstance, Growing, Past, Scenario, Status, Time, Timed, models
 from tests.fakedcgm.scenario import Value
 from tests.harness import Node
@@ -25,6 +25,7 @@ CODES = (-1, -3, -6, -10, -11, -12, -13, -14, -15, -16, -17, -18, -19, -20, -21,
 WHOLE = (0, 1, 99, 101, 0x7FFFFFF0, 0x7FFFFFF3, 2**32 - 2, 2**47, 2**63 - 17, 2**63 - 14, 2**63 - 1, -1, -(2**63))
 REAL = (0.0, -0.0, 0.57, 100.5, -1.0, 2.0**47 - 1, 2.0**47 + 2, 1e300, -1e300, math.inf, -math.inf, math.nan, 5e-324)
 LONG = (*TEXTS, "x" * 256, b"\xff" * 256, "<<<", "<<<ANYTHING>>>", "<<<NOT_PERM>>>")
+ATTRIBUTES = (*(text for text in LONG if isinstance(text, str) and len(text) < 256), None)
 TIMES = st.sampled_from((Time(at=0), Time(at=-5), Time(at=2**62, step=-1), Time(age=-3600.0), Time(age=1e6), None))
 CHANGED = (
     *("dcgmGetAllDevices", "dcgmGetGpuStatus", "dcgmGetDeviceAttributes", "dcgmGetGpuInstanceHierarchy"),
@@ -33,7 +34,7 @@ CHANGED = (
     *("dcgmEntitiesGetLatestValues", "dcgmGetValuesSince_v2", "dcgmHostengineVersionInfo", "dcgmConnect_v2"),
 )
 ERRORS = st.dictionaries(st.sampled_from(CHANGED), st.sampled_from(CODES), max_size=2)
-READ = sorted(READABLE)
+READ = sorted(id_ for id_ in READABLE if id_ < 9000 and id_ != XID_ERRORS)
 MODELS = (lambda: models.h100(3), models.mixed, models.a100_mig, models.none)
 FATES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
@@ -42,13 +43,16 @@ FATES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({"profiling": ()}),
     st.sampled_from(CODES).map(lambda code: {"errors": {"*": code}}),
 )
+NAMES = st.dictionaries(
+    st.sampled_from(("name", "pci", "serial", "driver", "vbios")), st.sampled_from(ATTRIBUTES), max_size=2
+)
 NO_UUIDS = ("", "<<<NULL>>>", 'GPU-\n"', "x" * 255)
 D = TypeVar("D", Gpu, GpuInstance)
 
 
 def answers(id_: int) -> st.SearchStrategy[Value]:
     """What a field may have: of its own type, or none."""
-    number = CATALOGUE[id_].dcgm.number if id_ < 9000 else "int"
+    number = CATALOGUE[id_].dcgm.number
     of_type: tuple[Any, ...] = {"int": WHOLE, "double": REAL, "text": LONG}[number]
     value = st.one_of(st.sampled_from(of_type), st.sampled_from(Blank), st.sampled_from(CODES).map(Code))
     if number != "text":
@@ -60,26 +64,25 @@ def answers(id_: int) -> st.SearchStrategy[Value]:
 def broken(draw: st.DrawFn, device: D) -> D:
     """A device with some answers changed."""
     ids = draw(st.lists(st.sampled_from(READ), max_size=12, unique=True))
-    changed: dict[str, Any] = {"fields": {id_: draw(answers(id_)) for id_ in ids if id_ < 9000 and id_ != 230}}
-    return device.but(**changed, errors=draw(ERRORS), time=draw(TIMES))
+    return device.but(fields={id_: draw(answers(id_)) for id_ in ids}, errors=draw(ERRORS), time=draw(TIMES))
 
 
 @st.composite
 def scenarios(draw: st.DrawFn, model: Scenario) -> Scenario:
     """A machine of one model in some state."""
     gpus: list[Gpu] = []
-    for gpu in model.gpus:
-        changed = draw(broken(gpu)) if draw(st.booleans()) else gpu
+    for number, gpu in enumerate(model.gpus):
+        changed = (draw(broken(gpu)) if draw(st.booleans()) else gpu).but(id=number, **draw(NAMES))
         kept = draw(st.lists(st.sampled_from(gpu.instances), unique_by=id)) if gpu.instances else ()
         changed = changed.but(instances=tuple(draw(broken(part)) for part in kept))
         changed = changed.but(
             **draw(FATES), uuid=draw(st.sampled_from((*[gpu.uuid] * 9, *NO_UUIDS, model.gpus[0].uuid)))
         )
         past = draw(st.lists(st.tuples(st.integers(-1, 2**62), st.sampled_from((0, 13, 79, -1, 2**40))), max_size=2))
-        gpus.append(changed.but(fields={230: Past(tuple(past))}) if past else changed)
+        gpus.append(changed.but(fields={XID_ERRORS: Past(tuple(past))}) if past else changed)
     gpus = draw(st.permutations(gpus)) if draw(st.booleans()) else gpus
     return model.but(
-        gpus=tuple(each if each.id is not None else each.but(id=model_id(model, each)) for each in gpus),
+        gpus=tuple(gpus),
         errors=draw(ERRORS),
         time=draw(TIMES),
         gone=draw(st.sampled_from((False, False, False, True))),
@@ -87,13 +90,8 @@ def scenarios(draw: st.DrawFn, model: Scenario) -> Scenario:
         release=draw(st.sampled_from(("4.6.0", "3.3.9", ""))),
         no_nvml=draw(st.sampled_from((False, False, False, True))),
         no_profiling=draw(st.booleans()),
-        unknown=draw(st.sets(st.sampled_from([id_ for id_ in READ if id_ < 9000]), max_size=3)),
+        unknown=draw(st.sets(st.sampled_from(READ), max_size=3)),
     )
-
-
-def model_id(model: Scenario, gpu: Gpu) -> int:
-    """The number that a GPU has in its model, wherever it is listed."""
-    return next(number for number, each in enumerate(model.gpus) if each.pci == gpu.pci)
 
 
 @st.composite

@@ -178,6 +178,25 @@ def test_the_doctor_says_which_engine_answers(shown: Fake) -> None:
     assert "nv-hostengine" in wrong["driver"].advice
 
 
+def test_the_doctor_does_not_blame_the_driver_for_what_is_not_its_fault(tmp_path: Path) -> None:
+    """Who lacks a library, or asks for what cannot be, is not helped by the kernel's log."""
+    unloaded = examine(config(source=DCGM, dcgm=Dcgm(library=str(tmp_path))), {})
+    refused_ = examine(config(source=DCGM, jobs=Jobs(slurm=True), sampling=Sampling(isolate=True)), {})
+    told = [
+        [
+            (finding.topic, finding.text.split(":")[1], finding.advice)
+            for finding in findings
+            if finding.verdict == "problem"
+        ]
+        for findings in (unloaded, refused_)
+    ]
+
+    assert told == [
+        [("driver", " source", "")],
+        [("settings", " jobs.slurm", ""), ("settings", " sampling.isolate", "")],
+    ]
+
+
 def test_an_engine_in_this_process_gets_the_driver_of_the_root(cc: Path, tmp_path: Path) -> None:
     """DCGM looks for libnvidia-ml by its name: what stands in another place has to be loaded before."""
     assert cc.exists()
