@@ -142,14 +142,21 @@ def _completed(gpu: Found, instances: Iterable[InstanceSeen], told: Told) -> Fou
     """Add what the attributes do not hold: NVML's index and the minor number, and the instances."""
     if isinstance(gpu.device, DeviceDownError):
         return gpu
-    index, minor = (told.get((gpu.itself, id_)) for id_ in (NVML_INDEX, MINOR))
+    index = _number(told, gpu.itself, NVML_INDEX)
     device = replace(
         gpu.device,
-        index=index if isinstance(index, int) else gpu.device.index,
-        minor=minor if isinstance(minor, int) else None,
+        index=gpu.device.index if index is None else index,
+        minor=_number(told, gpu.itself, MINOR),
     )
     theirs = sorted((each for each in instances if each.gpu == gpu.itself[1]), key=lambda each: each.entity)
     return Found(gpu.itself, device, tuple(_instance(device, each, told) for each in theirs))
+
+
+def _number(told: Told, entity: Entity, id_: int) -> int | None:
+    """Give a number of a device where it is told and can be one."""
+    number = told.get((entity, id_))
+    field = CATALOGUE[id_]
+    return number if isinstance(number, int) and field.lowest <= number <= field.highest else None
 
 
 def _instance(gpu: Device, instance: InstanceSeen, told: Told) -> tuple[Entity, Device]:
