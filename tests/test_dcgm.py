@@ -291,6 +291,20 @@ def test_what_an_engine_with_another_clock_tells_is_counted(dcgm_node: Start) ->
     assert values(after, XID) == {"0": 13}
 
 
+def test_what_is_left_of_the_same_engine_is_not_counted_again(dcgm_node: Start) -> None:
+    """Over another connection, without the GPU that had the last XID: what it still tells is older, and known."""
+    scenario = models.h100(2).with_xid(0, 31, at=past(1)).with_xid(1, 79, at=past(2))
+    running = dcgm_node(models.h100(2), fields=(TEMPERATURE, XID, TOTAL))
+    running.page()
+    running.show(scenario)
+    before = running.page()
+    running.show(scenario.but(engine=2).with_gpu(1, gone=True))
+    running.page()
+    after = running.page()
+
+    assert counted(before, TOTAL) == counted(after, TOTAL) == {"31": 1}
+
+
 def test_clock_events_are_counted_by_the_engines_samples(dcgm_node: Start, engine: Fake) -> None:
     """At the pace of `counts.clock_interval`, which may be another one than that of the values."""
     fields = ("DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")

@@ -44,6 +44,7 @@ class Counted:
         self._clocks: dict[str, ClockCounts] = {}  # by UUID
         self._codes: dict[str, int] = {}  # the last XID, by UUID
         self._since: dict[int, tuple[int, int]] = {}  # connection, and DCGM's time of what comes next over it, by field
+        self._last: dict[tuple[int, str], int] = {}  # DCGM's time of the last one, by field and UUID
         self._refusals: dict[int, Refusal] = {}
         self._heard_at: dict[int, float] = {}  # when what is counted was last asked for with success, by field
         self._expire = math.inf
@@ -149,11 +150,13 @@ class Counted:
         over, since = self._since.get(id_, (0, 0))
         asked = since if over == connection.number else 0
         connection.ask("dcgmGetValuesSince_v2", group, fields, asked, ctypes.byref(after), Enumeration(each), None)
-        if after.value < since:
+        newest = max(after.value, asked)
+        if newest < since and not any(self._last.get((id_, uuid)) == taken for uuid, _, taken in heard):
             since = 0  # another engine, whose clock is behind that of the one before: nothing of it has been counted
         for uuid, number, taken in heard:
             self._note(id_, uuid, number, taken, is_counted=over > 0 and taken >= since)
-        self._since[id_] = connection.number, after.value
+            self._last[id_, uuid] = taken
+        self._since[id_] = connection.number, newest
 
     def _note(self, id_: int, uuid: str, number: int, taken: int, *, is_counted: bool) -> None:
         if id_ == CLOCK_REASONS:
