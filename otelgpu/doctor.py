@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from otelgpu.config import Address, Config
-from otelgpu.errors import OtelgpuError
+from otelgpu.errors import ConfigError, LateError, OtelgpuError
 from otelgpu.fields import Field
 from otelgpu.glance import look
 from otelgpu.model import DeviceUse, Gap, Snapshot
@@ -63,18 +63,21 @@ def examine(config: Config, environ: Mapping[str, str], *, dev: Path = DEV) -> I
     """Check everything that the settings name, and say what was found as soon as it is."""
     yield _settings(config)
     snapshot: Snapshot | None = None
-    reason = ""
+    wrong: list[Finding] = []
     try:
         snapshot = look(config, environ).snapshot
+    except ConfigError as error:
+        wrong += (Finding("settings", Verdict.PROBLEM, problem) for problem in error.problems)
     except OtelgpuError as error:
-        reason = str(error)
+        advice = ADVICE[Gap.TIMEOUT] if isinstance(error, LateError) else ""  # the others say what to do
+        wrong.append(Finding("driver", Verdict.PROBLEM, str(error), advice))
     if snapshot is not None and snapshot.facts.name == "dcgm":
         yield Finding("library", Verdict.OK, ", ".join(_loaded(ENGINE_LIBRARY)))
     elif config.source.kind in ("auto", "nvml"):
         yield _library()
         yield from _permissions(dev)
     if snapshot is None:
-        yield Finding("driver", Verdict.PROBLEM, reason, ADVICE[Gap.TIMEOUT])
+        yield from wrong
     else:
         yield _driver(snapshot, config.dcgm.address)
         yield from _gpus(snapshot)

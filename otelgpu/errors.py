@@ -25,3 +25,7 @@ class SourceDownError(OtelgpuError):
 
 class StartError(OtelgpuError):
     """The service could not start: a port in use, an address that is not ours."""
+
+
+class LateError(StartError):
+    """The driver did not answer within the deadline."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from otelgpu.config import Config, Otlp
-from otelgpu.errors import StartError
+from otelgpu.errors import LateError
 from otelgpu.export.page import Format
 from otelgpu.model import Snapshot
 from otelgpu.pipeline import Pipeline
@@ -45,7 +45,7 @@ def look(config: Config, environ: Mapping[str, str] | None = None) -> Look:
             time.sleep(WINDOW)
             snapshot = pipeline.sampler.refresh(max_age=0)
         if snapshot is None:
-            raise StartError(f"the driver did not answer within {config.sampling.deadline:g} s")
+            raise LateError(f"the driver did not answer within {config.sampling.deadline:g} s")
         return Look(snapshot, pipeline.page(snapshot, Format.TEXT, shown=True))
     finally:
         pipeline.stop(STOP)

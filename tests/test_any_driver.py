@@ -6,7 +6,7 @@ Rule 2: what is asserted holds for all of them; what one of them is worth is ass
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -19,6 +19,7 @@ from otelgpu.export.page import Format
 from otelgpu.fields import CATALOGUE
 from otelgpu.model import Gap, Snapshot
 from otelgpu.sources.nvml import NvmlSource
+from tests.fakelib.control import Written
 from tests.fakenvml import Code, Gpu, Scenario, Typed, models
 from tests.fakenvml.build import functions
 from tests.fakenvml.everything import everything
@@ -166,7 +167,7 @@ def check_snapshot(snapshot: Snapshot, wanted: frozenset[int]) -> None:
     assert snapshot.source_up or snapshot.source_reason
 
 
-def check_life(node: Start, life: tuple[Scenario, ...], naming: tuple[str, str], fields: tuple[str, ...]) -> None:
+def check_life(node: Start, life: Sequence[Written], naming: tuple[str, str], fields: tuple[str, ...]) -> None:
     running = node(life[0], fields=fields, naming=naming[0], compat=naming[1])
     wanted = frozenset(field.id for field in running.pipeline.fields)
     try:

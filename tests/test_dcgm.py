@@ -11,7 +11,7 @@ from otelgpu.config.counting import Counts
 from otelgpu.fields import CATALOGUE
 from otelgpu.pipeline import Pipeline
 from otelgpu.sources.dcgm.readable import READABLE
-from tests.fakedcgm import Fake, models
+from tests.fakedcgm import Blank, Code, Fake, Scenario, models
 from tests.fakedcgm.scenario import GPU, GPU_I
 from tests.harness import DCGM, Node, config, lines_of, values
 
@@ -19,6 +19,7 @@ Start = Callable[..., Node]
 
 TEMPERATURE, POWER, XID = "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_XID_ERRORS"
 ACTIVE = "DCGM_FI_PROF_SM_ACTIVE"
+CLOCKS = "DCGM_EXP_CLOCK_EVENTS_TOTAL"
 COUNT, TOTAL = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
 FEW = (TEMPERATURE, POWER)
 REFUSED = "dcgmFieldGroupCreate: fakedcgm: DCGM_ST_BADPARAM"
@@ -209,6 +210,34 @@ def test_a_gpu_that_is_partitioned_anew_is_watched_anew(dcgm_node: Start, engine
     assert (engine.groups, engine.field_groups) == (2, 2)
 
 
+def test_an_instance_that_is_made_anew_under_its_old_numbers_is_another(dcgm_node: Start) -> None:
+    """An engine and NVML use numbers again; its size and its UUID would be those of the one before."""
+    small = models.a100_mig().with_instance(0, 0, fields={50: "1g.5gb", 54: "MIG-1"})
+    large = small.with_instance(0, 0, profile=14, slices=2, fields={50: "2g.10gb", 54: "MIG-2"})
+    running = dcgm_node(small, fields=("DCGM_FI_DEV_FB_USED",))
+    before = values(running.page(), "DCGM_FI_DEV_FB_USED", by="GPU_I_PROFILE")
+    running.show(large)
+    after = values(running.page(), "DCGM_FI_DEV_FB_USED", by="GPU_I_PROFILE")
+
+    assert ("1g.5gb" in before, "2g.10gb" in before) == (True, False)
+    assert ("1g.5gb" in after, "2g.10gb" in after) == (False, True)
+    assert {"MIG-1", "MIG-2"} & running.sweep().devices().keys() == {"MIG-2"}
+
+
+def test_instances_that_cannot_be_listed_just_now_are_still_there(dcgm_node: Start, engine: Fake) -> None:
+    """One late answer would show a GPU that is partitioned as one that is not, and have all be watched anew."""
+    running = dcgm_node(models.a100_mig(), fields=(TEMPERATURE, "DCGM_FI_DEV_FB_USED"))
+    before = lines_of(running.page())
+    watches = engine.calls("dcgmWatchFields")
+    running.show(models.a100_mig().but(errors={"dcgmGetGpuInstanceHierarchy": -11}))
+    after = lines_of(running.page())
+
+    of_gpus = [line for line in before if line.name.startswith("DCGM_")]
+    assert sum("GPU_I_ID" in line.labels for line in of_gpus) == 3
+    assert [line for line in after if line.name.startswith("DCGM_")] == of_gpus
+    assert engine.calls("dcgmWatchFields") == watches
+
+
 # ---- counts
 
 
@@ -245,6 +274,37 @@ def test_every_xid_is_counted_once(dcgm_node: Start) -> None:
     assert counted(last, TOTAL) == {"79": 2, "13": 2}
 
 
+def test_what_an_engine_with_another_clock_tells_is_counted(dcgm_node: Start) -> None:
+    """A clock that was set right while the engine was away would leave an hour's XIDs out, and nobody would know."""
+    machine = models.h100(1)
+    running = dcgm_node(machine, fields=(TEMPERATURE, XID, TOTAL))
+    running.page()
+    running.show(machine.with_xid(0, 79, at=past(1)))
+    before = running.page()
+    running.show(machine.but(engine=2))
+    running.page()
+    running.show(machine.but(engine=2).with_xid(0, 13, at=past(-3600)))
+    after = running.page()
+
+    assert counted(before, TOTAL) == {"79": 1}
+    assert counted(after, TOTAL) == {"79": 1, "13": 1}
+    assert values(after, XID) == {"0": 13}
+
+
+def test_what_is_left_of_the_same_engine_is_not_counted_again(dcgm_node: Start) -> None:
+    """Over another connection, without the GPU that had the last XID: what it still tells is older, and known."""
+    scenario = models.h100(2).with_xid(0, 31, at=past(1)).with_xid(1, 79, at=past(2))
+    running = dcgm_node(models.h100(2), fields=(TEMPERATURE, XID, TOTAL))
+    running.page()
+    running.show(scenario)
+    before = running.page()
+    running.show(scenario.but(engine=2).with_gpu(1, gone=True))
+    running.page()
+    after = running.page()
+
+    assert counted(before, TOTAL) == counted(after, TOTAL) == {"31": 1}
+
+
 def test_clock_events_are_counted_by_the_engines_samples(dcgm_node: Start, engine: Fake) -> None:
     """At the pace of `counts.clock_interval`, which may be another one than that of the values."""
     fields = ("DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")
@@ -276,6 +336,68 @@ def test_without_the_samples_there_is_no_count(dcgm_node: Start) -> None:
     assert not values(page, XID)
     assert told == {XID: "timeout", TOTAL: "timeout"}
     assert values(running.page(), XID) == {"0": 0}
+
+
+UNTOLD: dict[str, tuple[Scenario, dict[str, str]]] = {
+    "unsupported": (
+        models.h100(2).with_gpu(0, fields=dict.fromkeys((230, 112), Blank.NOT_SUPPORTED)),
+        {XID: "unsupported", TOTAL: "unsupported", CLOCKS: "unsupported"},
+    ),
+    "denied": (
+        models.h100(2).with_gpu(0, fields=dict.fromkeys((230, 112), Code(-29))),
+        {XID: "denied", TOTAL: "denied", CLOCKS: "denied"},
+    ),
+    "impossible": (
+        models.h100(2).with_gpu(0, fields={230: 1 << 40, 112: -1}),
+        {XID: "invalid", TOTAL: "invalid", CLOCKS: "invalid"},
+    ),
+    "not watched": (
+        models.h100(2).with_gpu(0, errors={"dcgmGroupAddEntity": -1}),
+        {XID: "failed", TOTAL: "failed", CLOCKS: "failed", TEMPERATURE: "failed"},
+    ),
+    # An XID is told when it happens: none just now is none.
+    "late": (models.h100(2).with_gpu(0, fields=dict.fromkeys((230, 112), Code(-57))), {CLOCKS: "timeout"}),
+}
+
+
+@pytest.mark.parametrize("way", UNTOLD)
+def test_what_is_not_told_of_a_gpu_is_not_counted_as_none(
+    way: str, dcgm_node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 0 would be a GPU without errors. The others are counted on, and it is again when it is told."""
+    monkeypatch.setattr("otelgpu.sources.again.FIRST", 0.0)
+    scenario, gaps = UNTOLD[way]
+    running = dcgm_node(scenario, fields=(TEMPERATURE, XID, TOTAL, CLOCKS))
+    page = running.page()
+    told = {(gap.device.index, gap.field.name): gap.gap for gap in running.sweep().missing}
+
+    assert told == {(0, name): gap for name, gap in gaps.items()}
+    for name in (XID, TOTAL, CLOCKS):
+        assert values(page, name).keys() == ({"1"} if name in gaps else {"0", "1"})
+    running.show(models.h100(2))
+    running.page()
+    back = running.page()
+    assert values(back, CLOCKS).keys() == {"0", "1"}
+
+
+def test_who_cannot_wait_is_told_what_was_counted(dcgm_node: Start, engine: Fake) -> None:
+    """It is there while a GPU is still read; nothing that was wanted is left out without a reason."""
+    fields = (TEMPERATURE, XID, TOTAL, CLOCKS)
+    running = dcgm_node(models.h100(2), fields=fields, sampling=Sampling(reuse=0, deadline=20))
+    running.page()
+    running.show(models.h100(2).with_gpu(0, hangs={"dcgmEntitiesGetLatestValues"}))
+    glance = running.sweep(0.3)
+    engine.quiet()
+    running.show(models.h100(2))
+
+    missing = {gap.field.name for gap in glance.missing if gap.device.index == 0}
+    counted = {
+        CATALOGUE[id_].name
+        for id_, numbers in glance.numbers.items()
+        if any(glance.series[key].device.index == 0 for key in numbers)
+    }
+    assert missing == {TEMPERATURE}
+    assert counted == {XID, TOTAL, CLOCKS}
 
 
 def test_the_health_of_a_gpu_is_judged_by_what_dcgm_tells(dcgm_node: Start) -> None:

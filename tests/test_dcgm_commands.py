@@ -78,12 +78,32 @@ def test_a_library_is_taken_from_where_it_is_said_to_be(tmp_path: Path) -> None:
         make_source(settings, [])
 
 
+def test_another_library_is_no_dcgm(cc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that can be loaded and is something else: one line, as for none at all."""
+    assert cc.exists()
+    file = fakenvml.library() / "libnvidia-ml.so.1"
+    status = main(["once", "--source=dcgm", f"--dcgm-library={file}"])
+
+    assert status == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot be loaded ({file} is none); install DCGM" in line
+
+
 @pytest.mark.parametrize("settings", [{"processes": Processes(by="pod")}, {"jobs": Jobs(slurm=True)}])
 @pytest.mark.parametrize("source", [DCGM, SourceChoice("auto")])
 def test_processes_are_refused(source: SourceChoice, settings: dict[str, object], engine: Fake) -> None:
     """NVML alone tells of them; an empty answer would look like an idle node."""
     with pytest.raises(ConfigError, match="DCGM is asked, and NVML alone tells of processes"):
         Node(engine, config(source=source, dcgm=Dcgm(address=ENGINE), **settings))
+
+
+def test_all_that_dcgm_cannot_do_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each setting, and not one at each start."""
+    status = main(["once", "-r", ENGINE, "--processes-by=pod", "--jobs-slurm", "--isolate"])
+
+    assert status == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in said] == ["--processes-by", "--jobs-slurm", "--isolate"]
 
 
 def test_another_process_for_it_is_refused(engine: Fake) -> None:
@@ -156,6 +176,25 @@ def test_the_doctor_says_which_engine_answers(shown: Fake) -> None:
     assert wrong["driver"].verdict is Verdict.PROBLEM
     assert wrong["driver"].text.startswith(f"the host engine at {ENGINE} does not answer: ")
     assert "nv-hostengine" in wrong["driver"].advice
+
+
+def test_the_doctor_does_not_blame_the_driver_for_what_is_not_its_fault(tmp_path: Path) -> None:
+    """Who lacks a library, or asks for what cannot be, is not helped by the kernel's log."""
+    unloaded = examine(config(source=DCGM, dcgm=Dcgm(library=str(tmp_path))), {})
+    refused_ = examine(config(source=DCGM, jobs=Jobs(slurm=True), sampling=Sampling(isolate=True)), {})
+    told = [
+        [
+            (finding.topic, finding.text.split(":")[1], finding.advice)
+            for finding in findings
+            if finding.verdict == "problem"
+        ]
+        for findings in (unloaded, refused_)
+    ]
+
+    assert told == [
+        [("driver", " source", "")],
+        [("settings", " jobs.slurm", ""), ("settings", " sampling.isolate", "")],
+    ]
 
 
 def test_an_engine_in_this_process_gets_the_driver_of_the_root(cc: Path, tmp_path: Path) -> None:

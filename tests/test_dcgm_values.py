@@ -279,6 +279,17 @@ def test_what_is_no_value_is_missing_for_its_reason(dcgm_node: Start) -> None:
     assert "DCGM_FI_DEV_BRAND" not in page
 
 
+def test_a_number_that_no_gpu_has_is_no_label(dcgm_node: Start) -> None:
+    """What is dropped as a value may not stand in every label; DCGM's own number is there."""
+    told = engines.h100(2).with_gpu(0, fields={52: -5, 55: -7}).with_gpu(1, fields={52: 1 << 40, 55: 1 << 40})
+    page = dcgm_node(told, fields=(TEMPERATURE,)).page()
+
+    assert {(line.labels["gpu"], line.labels["device"]) for line in lines_of(page) if line.name == TEMPERATURE} == {
+        ("0", "nvidia0"),
+        ("1", "nvidia1"),
+    }
+
+
 def test_a_value_of_another_type_is_none() -> None:
     """A newer engine may make a double of what was an integer: its bytes would be 4,631,107,791,820,423,168 degrees."""
     value = structs.FieldValue2(fieldId=150, fieldType=ord("d"))

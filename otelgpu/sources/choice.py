@@ -136,15 +136,19 @@ def _of_driver(config: Config, wanted: Sequence[Field], told: Told) -> Callable[
 
 def check_simulated(config: Config) -> None:
     """Raise ConfigError where something is asked of a simulated node that it does not have."""
-    if config.source.kind == "simulated" and _wants_processes(config):
-        raise _no_processes(config, "a simulated node has no processes; leave it off there")
+    problems: list[str] = []
+    if config.source.kind == "simulated":
+        problems += _no_processes(config, "a simulated node has no processes; leave it off there")
     if _wants_dcgm(config):
-        if _wants_processes(config):
-            raise _no_processes(config, "DCGM is asked, and NVML alone tells of processes; leave it off, or `dcgm` out")
+        problems += _no_processes(
+            config, "DCGM is asked, and NVML alone tells of processes; leave it off, or `dcgm` out"
+        )
         if config.sampling.isolate:
             where = config.origin("sampling.isolate")
             instead = "run an nv-hostengine, which is a process of its own, and leave it off"
-            raise ConfigError([f"{where}: sampling.isolate: DCGM is asked from this process; {instead}"])
+            problems.append(f"{where}: sampling.isolate: DCGM is asked from this process; {instead}")
+    if problems:
+        raise ConfigError(problems)
 
 
 def _wants_dcgm(config: Config) -> bool:
@@ -180,14 +184,16 @@ def _replayed(config: Config, wanted: Iterable[Field]) -> tuple[Source, frozense
     except RecordingError as error:
         place = f"{config.origin('source')}: source"
         raise ConfigError([f"{place}: {problem}" for problem in error.problems]) from None
-    if _wants_processes(config) and not replayed.has_processes:
-        raise _no_processes(config, "the recording holds no processes; record it with this setting, or leave it off")
+    why = "the recording holds no processes; record it with this setting, or leave it off"
+    if not replayed.has_processes and (problems := _no_processes(config, why)):
+        raise ConfigError(problems)
     return replayed, replayed.readable
 
 
-def _no_processes(config: Config, why: str) -> ConfigError:
-    key = "jobs.slurm" if config.processes.by == "off" else "processes.by"
-    return ConfigError([f"{config.origin(key)}: {key}: {why}"])
+def _no_processes(config: Config, why: str) -> list[str]:
+    """Say of each setting that wants processes why there are none."""
+    wants = {"processes.by": config.processes.by != "off", "jobs.slurm": config.jobs.slurm}
+    return [f"{config.origin(key)}: {key}: {why}" for key, is_wanted in wants.items() if is_wanted]
 
 
 def _wants_processes(config: Config) -> bool:

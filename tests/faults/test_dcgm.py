@@ -1,5 +1,6 @@
 """What DCGM does when it fails: engines that are away, frozen, started anew, GPUs that are lost, calls that hang."""
 
+import ctypes
 import re
 import signal
 import time
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 
 from otelgpu.config import Sampling
-from tests.fakedcgm import Code, Fake, Status, Time, Timed, library, models
+from otelgpu.sources.dcgm.library import Library
+from otelgpu.sources.dcgm.structs import ConnectParams, Handle, version_of
+from tests.fakedcgm import Blank, Code, Fake, Status, Time, Timed, library, models
 from tests.faults.rig import source_up, states, timed_page, up
-from tests.harness import ENGINE, Node, lines_of, serving, short, until, values
+from tests.harness import ENGINE, Node, lines_of, patient, serving, short, until, values
 
 Start = Callable[..., Node]
 
 TEMPERATURE, POWER = FEW = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE")
-FRAMEWORK = (*FEW, "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_SM_CLOCK")
+USED = "DCGM_FI_DEV_FB_USED"
+FRAMEWORK = (*FEW, USED, "DCGM_FI_DEV_SM_CLOCK")
 DEADLINE = 0.4
 ROOM = 3.0  # seconds beyond the deadline: the machine may be busy, and a call that is waited for takes for ever
 WHOLE = models.h100(3)
@@ -164,6 +168,14 @@ def test_a_gpu_that_is_lost_costs_its_own_series(fate: str, dcgm_node: Start) ->
     assert values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}
 
 
+def test_a_gpu_that_is_lost_at_the_start_has_its_name(dcgm_node: Start) -> None:
+    """The engine knows it and whoever is to replace it wants to."""
+    running = dcgm_node(WHOLE.with_gpu(1, status=Status.LOST), fields=FRAMEWORK)
+    page = running.page()
+
+    assert values(page, "otelgpu_gpu_up", by="UUID") == {gpu.uuid: gpu is not WHOLE.gpus[1] for gpu in WHOLE.gpus}
+
+
 def test_a_gpu_that_the_engine_no_longer_lists_keeps_its_number(dcgm_node: Start) -> None:
     """DCGM's ids stay, its list gets shorter: no value may move to another GPU."""
     running = dcgm_node(WHOLE, fields=FRAMEWORK)
@@ -211,13 +223,42 @@ def test_watches_that_somebody_else_ended_are_made_again(dcgm_node: Start, engin
 
 def test_a_look_that_fails_leaves_nothing_behind(dcgm_node: Start, engine: Fake) -> None:
     """An engine has room for 64 groups: one more at each attempt, and after a minute nobody could watch anything."""
-    running = dcgm_node(WHOLE.but(errors={"dcgmUpdateAllFields": -11}), fields=FRAMEWORK)
+    running = dcgm_node(WHOLE.but(errors={"dcgmGroupCreate": -11}), fields=FRAMEWORK)
     reason = running.sweep().source_reason
     sweeps = running.pipeline.sampler.sweeps
     until(lambda: bool(running.sweep()) and running.pipeline.sampler.sweeps > sweeps, "another attempt")
 
-    assert reason == f"the host engine at {ENGINE}: dcgmUpdateAllFields: fakedcgm: DCGM_ST_TIMEOUT"
-    assert (engine.groups, engine.field_groups, engine.watches) == (1, 1, 1)
+    assert reason == f"the host engine at {ENGINE}: dcgmGroupCreate: fakedcgm: DCGM_ST_TIMEOUT"
+    assert (engine.groups, engine.field_groups, engine.watches) == (0, 0, 0)
+
+
+def test_an_engine_that_takes_no_sample_at_once_is_read_at_its_pace(dcgm_node: Start) -> None:
+    """To have the first values at once is a wish, and no reason to show none: one slow GPU makes it time out."""
+    running = dcgm_node(WHOLE.but(errors={"dcgmUpdateAllFields": -11}), fields=FRAMEWORK)
+
+    assert values(running.page(), TEMPERATURE) == {"0": 29, "1": 30, "2": 31}
+
+
+def test_an_engine_without_room_for_another_group_gives_what_the_first_one_has(dcgm_node: Start, engine: Fake) -> None:
+    """It has 64, for all who ask it: what wants one of its own is missing for that, and nothing else is."""
+    library, other = Library(), Handle()
+    engine.show(models.a100_mig())
+    library.call("dcgmInit")
+    params = ConnectParams(version=version_of(ConnectParams))
+    library.call("dcgmConnect_v2", b"another", ctypes.byref(params), ctypes.byref(other))
+    for number in range(61):  # of the 64 two are the engine's own
+        library.call("dcgmGroupCreate", other, 1, f"another-{number}".encode(), ctypes.byref(Handle()))
+    running = dcgm_node(models.a100_mig(), fields=(*FEW, USED, "DCGM_FI_PROF_SM_ACTIVE"))
+    page = running.page()
+    told = {(gap.device.index, gap.field.name, gap.reason) for gap in running.sweep().missing}
+    library.call("dcgmDisconnect", other)
+    library.call("dcgmShutdown")
+
+    assert values(page, TEMPERATURE).keys() == {"0", "1"}
+    assert values(page, USED).keys() == {"1"}
+    reason = "dcgmGroupCreate: fakedcgm: DCGM_ST_MAX_LIMIT"
+    active = "DCGM_FI_PROF_SM_ACTIVE"
+    assert told == {(0, USED, reason), (0, active, reason), (1, active, reason)}
 
 
 def test_a_gpu_that_cannot_be_watched_costs_itself(dcgm_node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +300,25 @@ def test_an_engine_without_a_driver_says_so(dcgm_node: Start, monkeypatch: pytes
     assert values(running.page(), TEMPERATURE) == {"0": 29, "1": 30, "2": 31}
 
 
+def test_profiling_that_is_paused_is_no_gpu_that_is_down(dcgm_node: Start) -> None:
+    """`dcgmi profiling --pause` makes room for a profiler; all profiling fields are blank meanwhile."""
+    names = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")
+    running = dcgm_node(WHOLE, fields=names)
+    running.page()
+    before = running.page()
+    blank = dict.fromkeys((1002, 1004, 1005), Blank.UNSAID)
+    running.show(WHOLE.but(gpus=tuple(gpu.but(fields=blank) for gpu in WHOLE.gpus)))
+    page = running.page()
+    told = {(gap.device.index, gap.field.name, gap.gap) for gap in running.sweep().missing}
+    running.show(WHOLE)
+
+    assert values(before, names[0]).keys() == {"0", "1", "2"}
+    assert states(page)["up"] == 3
+    assert not values(page, names[0])
+    assert told == {(gpu, name, "failed") for gpu in range(3) for name in names}
+    assert values(running.page(), names[0]).keys() == {"0", "1", "2"}
+
+
 # By the GPU that it is asked of; None: of the engine as a whole.
 HANGS = {
     "dcgmGetGpuStatus": 1,
@@ -288,6 +348,26 @@ def test_a_call_that_hangs_costs_what_it_asks_for(function: str, dcgm_node: Star
     running.show(WHOLE)
     engine.quiet()
     until(lambda: values(running.page(), TEMPERATURE).keys() == {"0", "1", "2"}, "all GPUs")
+
+
+def test_counts_do_not_stand_still_behind_a_call_that_hangs(dcgm_node: Start, engine: Fake) -> None:
+    """The GPUs are read on meanwhile, and their counts would look like a quiet time."""
+    xid, total = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL"
+    running = dcgm_node(
+        WHOLE, fields=(*FEW, xid, total), sampling=Sampling(reuse=0, deadline=patient(DEADLINE), expire=1.0)
+    )
+    until(lambda: values(running.page(), xid).keys() == {"0", "1", "2"}, "XIDs of all GPUs")
+    running.show(WHOLE.but(hangs={"dcgmGetValuesSince_v2"}))
+    until(lambda: not values(running.page(), xid), "no XIDs")
+    page = running.page()
+    told = {(gap.field.name, gap.gap) for gap in running.sweep().missing}
+    running.show(WHOLE)
+    engine.quiet()
+
+    assert values(page, TEMPERATURE).keys() == {"0", "1", "2"}
+    assert not values(page, total)
+    assert told == {(xid, "timeout"), (total, "timeout")}
+    until(lambda: values(running.page(), xid).keys() == {"0", "1", "2"}, "XIDs of all GPUs")
 
 
 @pytest.mark.parametrize("function", ["dcgmConnect_v2", "dcgmWatchFields", "dcgmUpdateAllFields"])

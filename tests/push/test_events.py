@@ -34,6 +34,7 @@ from otelgpu.sources.simulated import SimulatedSource
 from otelgpu.sources.simulated.answers import BOARD, BoardRow
 from otelgpu.throttle import Limits
 from tests.conftest import Golden
+from tests.fakedcgm import models as machines
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import Fake, Scenario, models
 from tests.harness import LIMIT, Node, serving, short, until, values
@@ -181,6 +182,22 @@ def test_a_code_that_cannot_be_costs_no_other_event(telling: Telling, sink: Coll
     records = sink.expect_records(2)
 
     assert codes(records) == [str(2**64 - 1), 79]
+
+
+def test_a_time_that_cannot_be_costs_no_event(dcgm_node: Callable[..., Node], quick: None, sink: Collector) -> None:
+    """An engine tells when an XID was; with a broken clock OTLP has no such time, and the whole batch would be lost."""
+    assert quick is None
+    engine = machines.h100(1)
+    running = dcgm_node(engine, otlp=Otlp(endpoint=sink.url), fields=(POWER,))
+    running.pipeline.events.start()
+    before = time.time()
+    running.show(engine.with_xid(0, 31, at=int((before + 1) * 1e6)).with_xid(0, 79, at=2**62))
+    running.page()
+    records = sink.expect_records(2)
+
+    assert codes(records) == [31, 79]
+    assert records[0].time_unix_nano == pytest.approx((before + 1) * SECOND, abs=1000 * 1000)
+    assert before * SECOND <= records[1].time_unix_nano <= records[1].observed_time_unix_nano
 
 
 def test_every_documented_code_has_advice() -> None:

@@ -37,12 +37,16 @@ PROFILE = re.compile(r"\d+g\.\d+gb.*", re.ASCII)
 
 
 class InstanceSeen(NamedTuple):
-    """A GPU instance as the hierarchy has it: DCGM's ids of it and of its GPU, NVML's of it and of its first part."""
+    """A GPU instance as the hierarchy has it: DCGM's ids of it and of its GPU, NVML's of it and of its first part.
+
+    Ids are used again: the profile tells one that was made anew in another size.
+    """
 
     entity: int
     gpu: int
     instance_id: int
     compute_id: int | None
+    profile: tuple[int, int]  # NVML's number of it, and how many slices it has
 
 
 class Seen(NamedTuple):
@@ -64,12 +68,12 @@ class Found:
 Told: TypeAlias = Mapping[tuple[Entity, int], int | float | str | Refusal]
 
 
-def seen(connection: Connection) -> Seen:
-    """Look what is there. Raise DcgmError."""
+def seen(connection: Connection, before: Seen | None) -> Seen:
+    """Look what is there; *before* is what was, over the same connection. Raise DcgmError."""
     ids = (c_uint * MOST_GPUS)()
     count = c_int(0)
     connection.ask("dcgmGetAllDevices", ids, ctypes.byref(count))
-    return Seen(tuple(ids[: count.value]), _hierarchy(connection))
+    return Seen(tuple(ids[: count.value]), _hierarchy(connection, before.instances if before else ()))
 
 
 def found(connection: Connection, there: Seen) -> list[Found]:
@@ -80,15 +84,15 @@ def found(connection: Connection, there: Seen) -> list[Found]:
     return [_completed(gpu, there.instances, told) for gpu in gpus]
 
 
-def _hierarchy(connection: Connection) -> tuple[InstanceSeen, ...]:
-    """List the GPU instances; none where the engine has none to tell of."""
+def _hierarchy(connection: Connection, before: tuple[InstanceSeen, ...]) -> tuple[InstanceSeen, ...]:
+    """List the GPU instances; none where the engine has none to tell of, those *before* where it only fails to."""
     hierarchy = MigHierarchy(version=version_of(MigHierarchy))
     try:
         connection.ask("dcgmGetGpuInstanceHierarchy", ctypes.byref(hierarchy))
     except DcgmError as error:
         if error.code in DISCONNECTED:
             raise
-        return ()
+        return () if gap_of(error.code) is Gap.UNSUPPORTED else before
     entries = hierarchy.entityList[: hierarchy.count]
     parts: dict[int, list[int]] = {}
     for entry in entries:
@@ -100,6 +104,7 @@ def _hierarchy(connection: Connection) -> tuple[InstanceSeen, ...]:
             gpu=entry.parent.entityId,
             instance_id=entry.info.nvmlInstanceId,
             compute_id=min(parts.get(entry.entity.entityId, ()), default=None),
+            profile=(entry.info.nvmlMigProfileId, entry.info.nvmlProfileSlices),
         )
         for entry in entries
         if entry.entity.entityGroupId == FE_GPU_I
@@ -137,14 +142,21 @@ def _completed(gpu: Found, instances: Iterable[InstanceSeen], told: Told) -> Fou
     """Add what the attributes do not hold: NVML's index and the minor number, and the instances."""
     if isinstance(gpu.device, DeviceDownError):
         return gpu
-    index, minor = (told.get((gpu.itself, id_)) for id_ in (NVML_INDEX, MINOR))
+    index = _number(told, gpu.itself, NVML_INDEX)
     device = replace(
         gpu.device,
-        index=index if isinstance(index, int) else gpu.device.index,
-        minor=minor if isinstance(minor, int) else None,
+        index=gpu.device.index if index is None else index,
+        minor=_number(told, gpu.itself, MINOR),
     )
     theirs = sorted((each for each in instances if each.gpu == gpu.itself[1]), key=lambda each: each.entity)
     return Found(gpu.itself, device, tuple(_instance(device, each, told) for each in theirs))
+
+
+def _number(told: Told, entity: Entity, id_: int) -> int | None:
+    """Give a number of a device where it is told and can be one."""
+    number = told.get((entity, id_))
+    field = CATALOGUE[id_]
+    return number if isinstance(number, int) and field.lowest <= number <= field.highest else None
 
 
 def _instance(gpu: Device, instance: InstanceSeen, told: Told) -> tuple[Entity, Device]:

@@ -80,11 +80,11 @@ class Library:
         reasons: list[str] = []
         for path in places(place, root):
             handle = loader.dlopen(os.fsencode(path), os.RTLD_NOW)
-            if handle:
-                self.path = path
-                self._loaded = ctypes.CDLL(path, handle=handle)
+            loaded = ctypes.CDLL(path, handle=handle) if handle else None
+            if loaded is not None and hasattr(loaded, "errorString"):
+                self.path, self._loaded = path, loaded
                 break
-            reasons.append((loader.dlerror() or b"").decode(errors="replace"))
+            reasons.append((loader.dlerror() or b"").decode(errors="replace") if loaded is None else f"{path} is none")
         else:
             reason = "; ".join(filter(None, reasons)) or f"there is none in {place}"
             raise SourceDownError(f"{' and '.join(NAMES)} cannot be loaded ({reason}); {ADVICE}")

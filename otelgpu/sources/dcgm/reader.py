@@ -14,7 +14,7 @@ from otelgpu.sources.dcgm.connection import Connection
 from otelgpu.sources.dcgm.counted import Counted
 from otelgpu.sources.dcgm.devices import Found
 from otelgpu.sources.dcgm.errors import NO_VALUE, NOT_WATCHED
-from otelgpu.sources.dcgm.readable import OF_INSTANCE
+from otelgpu.sources.dcgm.readable import OF_INSTANCE, PROFILING
 from otelgpu.sources.dcgm.structs import MOST_ASKED
 from otelgpu.sources.dcgm.values import Ages, Call, Entity, Refusal, judged
 from otelgpu.sources.dcgm.watches import Refused, pieces
@@ -51,7 +51,15 @@ class Reader:
 
     def sample(self, connection: Connection, counted: Counted) -> Sample:
         """Read once. Raise DcgmError when the engine is gone, DeviceDownError when the GPU is."""
-        self.answers = answers = []
+        self.answers = []  # before anybody looks at them
+        self.is_read = True
+        try:
+            return self._read(connection, counted)
+        finally:
+            self.is_read = False
+
+    def _read(self, connection: Connection, counted: Counted) -> Sample:
+        answers = self.answers
         failures: list[Refusal] = []
         for call, entities, fields in self._calls:
             told = {(entity, id_): value for entity, id_, value in call.ask(connection)}
@@ -75,12 +83,13 @@ class Reader:
         answers += counted.answers(self.device)
         return self._sample(answers)
 
-    def so_far(self, reason: str) -> Sample:
-        """Give what is there of a read under way; what is not is missing for this reason."""
+    def so_far(self, reason: str, counted: Counted) -> Sample:
+        """Give what is there of a read under way, and what is counted; what is not is missing for this reason."""
         answers = list(self.answers)
         told = {answer.field.id for answer in answers if answer.device is self.device}
         late = (Missing(field, self.device, Gap.TIMEOUT, reason) for field in self._fields if field.id not in told)
-        return self._sample([*answers, *late])
+        beside = (answer for answer in counted.answers(self.device) if answer.field.id not in told)
+        return self._sample([*answers, *late, *beside])
 
     def _note(self, entity: Entity, field: Field, status: int) -> None:
         """Note whether the engine watches; what it never did another look would not change."""
@@ -94,8 +103,9 @@ class Reader:
             return Reading(field, device, number)
         if number.gap is Gap.LOST:
             raise DeviceDownError(Gap.LOST, f"{field.name}: {number.reason}")
-        is_new = number.reason == NO_VALUE and not self._is_proven  # a watch that has only just begun
-        if number.gap in (Gap.FAILED, Gap.TIMEOUT) and not is_new:
+        # A watch that has only just begun, or profiling that somebody has paused: neither is a GPU that is down.
+        is_quiet = number.reason == NO_VALUE and (field.id in PROFILING or not self._is_proven)
+        if number.gap in (Gap.FAILED, Gap.TIMEOUT) and not is_quiet:
             failures.append(number)
         return Missing(field, device, number.gap, number.reason)
 

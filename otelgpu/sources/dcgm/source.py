@@ -82,7 +82,7 @@ class DcgmSource:
         """Have other fields watched from the next sweep on; called between two sweeps."""
         wanted = [field for field in fields if field.id in READABLE]
         self._fields = tuple(field for field in wanted if field.id not in BESIDE)
-        self._counted.want(wanted, counting, told)
+        self._counted.want(wanted, counting, told, expire=paces.expire)
         self._paces, self._ages.expire = paces, paces.expire
         self._heard_at = min(paces.interval, counting.clock_interval)
         self._edition += 1
@@ -102,9 +102,7 @@ class DcgmSource:
     def device(self, slot: int) -> Device:
         """Say which GPU is in a slot; see the protocol."""
         with self._connection.call():
-            reader = self._reader(slot)
-            self._check(reader)
-            return reader.device
+            return self._reader(slot).device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
@@ -112,19 +110,17 @@ class DcgmSource:
             reader = self._reader(slot)
             if reader.is_read:
                 raise DeviceDownError(Gap.TIMEOUT, "another thread looks after this slot by now")
-            reader.is_read = True
+            self._check(reader)
             try:
                 return reader.sample(self._connection, self._counted)
             except DcgmError as error:
                 raise DeviceDownError(gap_of(error.code), f"it cannot be read: {error}") from error
-            finally:
-                reader.is_read = False
 
     def so_far(self, slot: int, reason: str) -> Sample | None:
         """Give what has been answered of a read under way; see the protocol."""
         readers = self._readers
         reader = readers[slot] if slot < len(readers) else None
-        return reader.so_far(reason) if isinstance(reader, Reader) and reader.is_read else None
+        return reader.so_far(reason, self._counted) if isinstance(reader, Reader) and reader.is_read else None
 
     def heard(self, device: Device) -> Sequence[Reading]:
         """Give the XIDs of a GPU that does not answer; see the protocol."""
@@ -146,7 +142,8 @@ class DcgmSource:
     def _looked(self) -> int:
         connection = self._connection
         connection.open()
-        there = seen(connection)
+        before = self._known
+        there = seen(connection, before[2] if before and before[0] == connection.number else None)
         known = connection.number, self._edition, there
         if known != self._known or self._again.is_due() or any(_is_unwatched(reader) for reader in self._readers):
             if connection.number != self._number:

@@ -50,7 +50,12 @@ class Watched:
     refused: Refused = field(default_factory=dict)
     of_gpu: dict[Entity, Refused] = field(default_factory=dict)
     heard: dict[int, tuple[int, int]] = field(default_factory=dict)
-    lacking: list[str] = field(default_factory=list)  # why entities are in no group
+    lacking: dict[Entity, Refusal] = field(default_factory=dict)  # which entities are in no group, and why
+
+    def refuse(self, gpus: Iterable[Gpu], refused: Refused) -> None:
+        """Note that fields are refused of some GPUs."""
+        for gpu in gpus:
+            self.of_gpu[gpu.itself] = self.of_gpu.get(gpu.itself, {}) | refused
 
     @property
     def is_whole(self) -> bool:
@@ -89,14 +94,15 @@ class Watches:
             instances = [entity for gpu in gpus for entity in gpu.instances]
             theirs = [id_ for id_ in plain if id_ in OF_INSTANCE]
             if instances and theirs:
-                watched.refused |= self._watch(self._group(instances, watched), theirs, interval, interval * KEPT)
+                refused = self._watch_beside(instances, theirs, interval, watched)
+                watched.refuse((gpu for gpu in gpus if gpu.instances), refused)
             for id_ in heard:
                 refused = self._watch(everything, [id_], heard_at, HEARD_KEPT)
                 watched.refused |= refused
                 if not refused:
                     watched.heard[id_] = everything, self._lists[-1][0]
             self._profile(gpus, [id_ for id_ in wanted if id_ in PROFILING], interval, watched)
-            self._connection.ask("dcgmUpdateAllFields", 1)  # or the first values would come a pace later
+            self._sample_now()
         finally:
             self._give_back(groups, lists)
         return watched
@@ -117,17 +123,15 @@ class Watches:
         for gpu in gpus if wanted else ():
             had = self._profiled(gpu)
             if isinstance(had, Refusal):
-                watched.of_gpu[gpu.itself] = dict.fromkeys(wanted, had)
+                watched.refuse([gpu], dict.fromkeys(wanted, had))
                 continue
             lacks = Refusal(Gap.UNSUPPORTED, "DCGM does not name it among the profiling fields of this GPU")
-            watched.of_gpu[gpu.itself] = {id_: lacks for id_ in wanted if id_ not in had}
+            watched.refuse([gpu], {id_: lacks for id_ in wanted if id_ not in had})
             alike.setdefault(tuple(id_ for id_ in wanted if id_ in had), []).append(gpu)
         for ids, these in alike.items():
             if ids:
-                group = self._group([entity for gpu in these for entity in (gpu.itself, *gpu.instances)], watched)
-                refused = self._watch(group, ids, interval, interval * KEPT)
-                for gpu in these:
-                    watched.of_gpu[gpu.itself] |= refused
+                entities = [entity for gpu in these for entity in (gpu.itself, *gpu.instances)]
+                watched.refuse(these, self._watch_beside(entities, ids, interval, watched))
 
     def _profiled(self, gpu: Gpu) -> frozenset[int] | Refusal:
         """Ask which profiling fields a GPU has."""
@@ -147,8 +151,25 @@ class Watches:
             try:
                 self._connection.ask("dcgmGroupAddEntity", handle, kind, id_)
             except DcgmError as error:
-                watched.lacking.append(_refusal(error).reason)  # one that is lost just now costs itself
+                watched.lacking[kind, id_] = _refusal(error)  # one that is lost just now costs itself
         return handle.value
+
+    def _watch_beside(
+        self, entities: Iterable[Entity], ids: Sequence[int], interval: float, watched: Watched
+    ) -> Refused:
+        """Watch a list of fields on a group of its own; an engine that has no room for one more refuses them all."""
+        try:
+            group = self._group(entities, watched)
+        except DcgmError as error:
+            return dict.fromkeys(ids, _refusal(error))
+        return self._watch(group, ids, interval, interval * KEPT)
+
+    def _sample_now(self) -> None:
+        """Have the first values taken, which else come a pace later: of an engine that cannot just now they do."""
+        try:
+            self._connection.ask("dcgmUpdateAllFields", 1)
+        except DcgmError as error:
+            logger.debug("no values before the next pace: %s", _refusal(error).reason)
 
     def _watch(self, group: int, ids: Sequence[int], interval: float, keep: float) -> Refused:
         """Watch a list of fields, in as few pieces as there may be; give back those that are refused."""

@@ -134,7 +134,7 @@ static Value typed(Reader *r, const Field *f) {
     Value v = value(r);
     if (f->type == 'd' && v.kind == NUMBER) v = (Value){.kind = REAL, .real = (double)(int64_t)v.number};
     if (v.kind != (f->type == 'i' ? NUMBER : f->type == 'd' ? REAL : TEXT)) refuse(r, "the field has another type");
-    if (v.kind == TEXT && v.length > (f->type == 's' ? 255 : 4096)) refuse(r, "the value is too long");
+    if (v.kind == TEXT && v.length > (f->type == 's' ? 256 : 4096)) refuse(r, "the value is too long");  /* no end */
     return v;
 }
 
