@@ -10,6 +10,7 @@ from otelgpu.config import Dcgm, Sampling, SourceChoice
 from otelgpu.config.counting import Counts
 from otelgpu.fields import CATALOGUE
 from otelgpu.pipeline import Pipeline
+from otelgpu.sources.choice import make_source
 from otelgpu.sources.dcgm.readable import READABLE
 from tests.fakedcgm import Blank, Code, Fake, Scenario, models
 from tests.fakedcgm.scenario import GPU, GPU_I
@@ -440,6 +441,15 @@ def test_auto_with_an_address_is_dcgm(dcgm_node: Start) -> None:
 
     assert values(running.page(), TEMPERATURE) == {"0": 29}
     assert running.sweep().facts.name == "dcgm"
+
+
+def test_an_address_that_is_not_asked_is_not_passed_over_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever gives both an engine and another source learns which of them holds."""
+    config_ = config(SourceChoice("simulated", "t4"), dcgm=Dcgm(address="engine:5555"))
+    make_source(config_, [CATALOGUE[150]])
+
+    (told,) = [record.getMessage() for record in caplog.records if "dcgm" in record.getMessage()]
+    assert told == "default: dcgm.address is passed over, as `source` is simulated"
 
 
 def test_a_scrape_makes_few_calls_and_little_garbage(dcgm_node: Start, engine: Fake) -> None:

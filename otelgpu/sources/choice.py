@@ -55,6 +55,9 @@ def make_source(
     *told* hears of each XID at once, if the source hears of them itself (`tells_xids`). With *isolate* the driver is
     asked in another process. Raise ConfigError, and StartError where DCGM is asked for and cannot be loaded.
     """
+    if config.dcgm.address and not _wants_dcgm(config):
+        where = config.origin("dcgm.address")
+        logger.warning("%s: dcgm.address is passed over, as `source` is %s", where, config.source.kind)
     if config.source.kind == "simulated":
         if isolate:
             where = config.origin("sampling.isolate")
