@@ -14,10 +14,11 @@ from tornado.iostream import BaseIOStream
 
 
 class HalfClosed(BaseIOStream):
-    """To be put before IOStream or SSLIOStream among the bases of a stream."""
+    """To be put before IOStream or SSLIOStream among the bases of a stream. `is_silent` until the client has sent."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - tornado's own arguments
         self._has_ended = False
+        self.is_silent = True
         super().__init__(*args, **kwargs)
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
@@ -28,6 +29,8 @@ class HalfClosed(BaseIOStream):
         if count == 0:
             self._has_ended = True
             return None
+        if count:
+            self.is_silent = False
         return count
 
     def _read_to_buffer_loop(self) -> int | None:

@@ -2,7 +2,7 @@
 
 Rule 1: SIGTERM and SIGINT end it, also before the loop runs; a second signal changes nothing until the process is gone.
         Inside another process (beside.py) its owner ends it, and signals are left alone.
-Rule 2: requests under way get DRAIN seconds, everything together STOP.
+Rule 2: whoever was let in has MOMENT to say what he wants, requests under way get DRAIN, everything together STOP.
 Rule 3: connections are held to half of the descriptors this process may have, and to those that leave some to the
         driver: it opens files of its own, and so does whatever else runs here.
 """
@@ -27,6 +27,7 @@ from tornado.iostream import IOStream
 from otelgpu.errors import StartError
 from otelgpu.server.accepting import LONGEST_HEADERS, Door, Stream, descriptors
 from otelgpu.server.application import Site, application
+from otelgpu.server.halfclosed import HalfClosed
 from otelgpu.server.listen import remove_files, shown
 from otelgpu.server.plain import Gate
 from otelgpu.server.threads import ready
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 STOP = 4.0  # seconds from the signal until the process is gone
 DRAIN = 1.0  # of these, for requests under way
+MOMENT = 0.5  # before that, for requests on their way: a connection was let in, and nothing has come over it yet
 ASIDE = 2  # threads: one may still look for an obstacle when the other stops everything
 MOST_CONNECTIONS = 1000
 SHARE = 0.5  # of the descriptors, for connections
@@ -153,6 +155,10 @@ class _Server(HTTPServer):
     def stop(self) -> None:
         self._door.close()
 
+    def is_awaiting(self) -> bool:
+        """Whether somebody was let in who has not sent anything yet."""
+        return any(isinstance(stream, HalfClosed) and stream.is_silent for stream in self._open)
+
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         self._open[stream] = None
         super().handle_stream(stream, address)
@@ -244,11 +250,13 @@ def _announce(addresses: Iterable[str], announce: Callable[[str], None]) -> None
 
 
 async def _end(
-    server: HTTPServer, site: Site, sockets: Sequence[socket.socket], stop: Callable[[float], Awaitable[bool]]
+    server: _Server, site: Site, sockets: Sequence[socket.socket], stop: Callable[[float], Awaitable[bool]]
 ) -> bool:
     until = time.monotonic() + STOP
     remove_files(sockets)
     server.stop()
+    if server.is_awaiting():
+        await asyncio.sleep(MOMENT)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.load.idle(), DRAIN)
     is_clean = await stop(until - time.monotonic())

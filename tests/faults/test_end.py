@@ -67,6 +67,28 @@ def test_a_signal_ends_it_in_time(what: str, tmp_path: Path, cc: Path) -> None:
     end(tmp_path, STUCK[what], 0.7, stuck_at_start=False)
 
 
+def test_who_was_let_in_before_the_signal_is_answered(tmp_path: Path, cc: Path) -> None:
+    """A service that is started anew under a socket of systemd's costs no scrape: its request may be on its way."""
+    assert cc.exists()
+    with serving(PAIR, tmp_path, "--fields", FEW[0]) as served, served.connect() as early:
+        served.page()  # over a connection that was let in after it
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: not is_open(served), "nobody is let in")
+        early.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        answer = early.makefile("rb").read()
+
+        assert FEW[0].encode() in answer
+        assert served.process.wait(GONE) == 0
+
+
+def is_open(served: Served) -> bool:
+    try:
+        served.connect().close()
+    except OSError:
+        return False
+    return True
+
+
 @pytest.mark.soak
 def test_a_signal_ends_it_at_any_moment(tmp_path: Path, cc: Path) -> None:
     """A hundred times, at random moments of start, sweep and hang."""
