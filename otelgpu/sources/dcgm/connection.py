@@ -24,7 +24,7 @@ from otelgpu.sources.dcgm.structs import MODE_AUTO, ConnectParams, EmbeddedParam
 logger = logging.getLogger(__name__)
 
 UNIX = "unix://"
-LOCAL = ("", UNIX, "localhost:", "127.", "[::1]:")  # what the address of an engine on this machine begins with
+LOCAL = (UNIX, "localhost:", "127.", "[::1]:")  # what the address of an engine on this machine begins with
 
 
 class Connection:
@@ -49,7 +49,7 @@ class Connection:
     @property
     def is_local(self) -> bool:
         """Whether the engine goes by this machine's clock."""
-        return not self._address or self._address.startswith(LOCAL[1:])
+        return not self._address or self._address.startswith(LOCAL)
 
     @property
     def place(self) -> str:
