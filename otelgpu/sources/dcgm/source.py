@@ -99,12 +99,12 @@ class DcgmSource:
 
     def device(self, slot: int) -> Device:
         """Say which GPU is in a slot; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             return self._reader(slot).device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             reader = self._reader(slot)
             if reader.is_read:
                 raise DeviceDownError(Gap.TIMEOUT, "another thread looks after this slot by now")
