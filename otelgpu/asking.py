@@ -14,7 +14,7 @@ from otelgpu.fields import Field
 from otelgpu.model import Enter, Snapshot
 from otelgpu.sampler import Sampler
 from otelgpu.sources import Source
-from otelgpu.sources.choice import Choice, check_simulated, ledger_for, make_source, rewanted
+from otelgpu.sources.choice import Choice, check_source, ledger_for, make_source, rewanted
 from otelgpu.terms import Pace, Terms
 from otelgpu.views import View
 
@@ -42,7 +42,7 @@ class Asking:
         self._read = read(self.its_fields)
         self.source: Source
         self.readable: frozenset[int]
-        check_simulated(config)
+        check_source(config)
         if before is None:
             source, self.readable = make_source(config, self._read, told, isolate=config.sampling.isolate)
             self.source = tap(source)

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -121,6 +122,15 @@ def promtool() -> Path:
 def cc() -> Path:
     """A C compiler, for the fake driver."""
     return _program("cc", "gcc")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may look into, with a path that is short enough for sockets; pytest's own are neither."""
+    folder = Path(tempfile.mkdtemp(prefix="otelgpu-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

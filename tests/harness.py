@@ -83,6 +83,12 @@ def until(met: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
         pause.wait(0.005)
 
 
+def status_of(process: int) -> dict[str, str]:
+    """What the kernel says of a process, by name."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return {name: " ".join(text.split()) for name, _, text in (line.partition(":") for line in lines)}
+
+
 def patient(seconds: float) -> float:
     """So many seconds, and more while others keep this machine busy: a limit that only what hangs is to miss."""
     busy = os.getloadavg()[0] / (2 * len(os.sched_getaffinity(0)))

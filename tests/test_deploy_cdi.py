@@ -1,15 +1,10 @@
 """The manifests on a node whose runtime has CDI: a real one, and the driver described as NVIDIA's toolkit does it."""
 
 import os
-import shutil
 import signal
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.conftest import ROOT
 from tests.deploy import kustomize
@@ -18,20 +13,11 @@ from tests.deploy.containers import container, environ_of
 from tests.deploy.podman import contained, needs_podman
 from tests.fakenvml import library, models
 from tests.fakenvml.build import SONAME
-from tests.harness import LIMIT, serving, values
+from tests.harness import LIMIT, serving, status_of, values
 
 OVERLAYS = ROOT / "deploy" / "kubernetes" / "overlays"
 DEVICES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2")
 Json = dict[str, Any]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may read; pytest's own are closed."""
-    made = Path(tempfile.mkdtemp(prefix="cdi-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def description(folder: Path) -> Json:
@@ -58,26 +44,26 @@ def description(folder: Path) -> Json:
     }
 
 
-def test_the_driver_comes_over_cdi_and_no_right_is_needed(folder: Path) -> None:
+def test_the_driver_comes_over_cdi_and_no_right_is_needed(open_folder: Path) -> None:
     """Nobody, without a capability, on a read-only root, finds the library and may open all device files."""
     needs_namespaces()
-    needs_podman(folder)
+    needs_podman(open_folder)
     found = container(kustomize.build(OVERLAYS / "mig"))
     told = environ_of(found)
-    described = description(folder)
+    described = description(open_folder)
     asked = told["NVIDIA_VISIBLE_DEVICES"]  # NVIDIA's runtime takes a whole name for a device of CDI
     assert asked == f"{described['kind']}={described['devices'][0]['name']}"
     passed = [*told, "PYTHONPATH", "FAKENVML_SCENARIO", "OTELGPU_SUSPENDED_SYS_ROOT"]
-    program = contained(found["securityContext"], passed, described, folder)
-    with serving(models.h100(2), folder, environ=told, program=program) as served:
+    program = contained(found["securityContext"], passed, described, open_folder)
+    with serving(models.h100(2), open_folder, environ=told, program=program) as served:
         page = served.page()
         (inside,) = (one for one in below(served.process.pid) if one.stat().st_uid == 65534)
-        status = (inside / "status").read_text().split("\n")
+        status = status_of(int(inside.name))
         nodes = {name: (inside / "root" / "dev" / name).stat() for name in DEVICES}
         os.kill(child_of(served.process.pid), signal.SIGTERM)
         ended = served.process.wait(LIMIT)
 
     assert set(values(page, "DCGM_FI_DEV_GPU_TEMP")) == {"0", "1"}
-    assert {line.partition("\t")[2] for line in status if line.startswith("Cap")} == {"0" * 16}
+    assert {text for name, text in status.items() if name.startswith("Cap")} == {"0" * 16}
     assert {node.st_uid for node in nodes.values()} == {65534}  # of cap1, which changes MIG, too: docs/security.md
     assert ended == 0

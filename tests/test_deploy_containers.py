@@ -10,7 +10,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -67,14 +66,12 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
+def kubelet(open_folder: Path) -> Iterator[Kubelet]:
     """A kubelet of whose pods one holds a GPU; its socket has the name and the short path that it needs."""
-    folder = Path(tempfile.mkdtemp(prefix="kubelet-"))
-    made = Kubelet(folder / "kubelet.sock", [pod("train", NODE.gpus[1].uuid)])
+    made = Kubelet(open_folder / "kubelet.sock", [pod("train", NODE.gpus[1].uuid)])
     made.start()
     yield made
     made.stop()
-    shutil.rmtree(folder)
 
 
 @dataclass

@@ -7,9 +7,7 @@ ask a kubelet at its real place, and are found by a Prometheus that looks at the
 import json
 import os
 import re
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from tests.deploy.confined import child_of, confined, needs_namespaces
 from tests.deploy.containers import TOLD, container, daemonset, environ_of
 from tests.fakekubelet import Kubelet, pod
 from tests.fakenvml import models
-from tests.harness import LIMIT, Served, serving, until
+from tests.harness import LIMIT, Served, serving, status_of, until
 from tests.test_prometheus import Prometheus, Series, started
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -33,29 +31,14 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources"
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may read; pytest's own are closed."""
-    made = Path(tempfile.mkdtemp(prefix="node-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def kubelet(folder: Path) -> Iterator[Kubelet]:
+def kubelet(open_folder: Path) -> Iterator[Kubelet]:
     """A kubelet of whose pods one holds a GPU; as on a node, its folder is root's."""
-    place = folder / "kubelet"
+    place = open_folder / "kubelet"
     place.mkdir(mode=0o750)
     made = Kubelet(place / "kubelet.sock", [pod("train", NODE.gpus[1].uuid)])
     made.start()
     yield made
     made.stop()
-
-
-def status_of(process: int) -> dict[str, str]:
-    """What the kernel says of a process."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return {name: " ".join(rest.split()) for name, _, rest in (line.partition(":") for line in lines)}
 
 
 def found(objects: list[Any], served: Served) -> Any:
@@ -87,20 +70,20 @@ def answered(running: Prometheus, text: str) -> dict[Series, float]:
     return answers[-1]
 
 
-def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path, kubelet: Kubelet) -> None:
+def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, open_folder: Path, kubelet: Kubelet) -> None:
     """Without rights, and with those of the overlay for pods; both end at once when they are told to."""
     needs_namespaces()
     plain = kustomize.build(KUBERNETES / "overlays" / "annotations")
     pods = kustomize.build(KUBERNETES / "overlays" / "pods")
-    (folder / "plain").mkdir()
-    (folder / "pods").mkdir()
+    (open_folder / "plain").mkdir()
+    (open_folder / "pods").mkdir()
     programs = [
-        confined(container(plain)["securityContext"], {}, folder / "plain"),
-        confined(container(pods)["securityContext"], {POD_RESOURCES: kubelet.path.parent}, folder / "pods"),
+        confined(container(plain)["securityContext"], {}, open_folder / "plain"),
+        confined(container(pods)["securityContext"], {POD_RESOURCES: kubelet.path.parent}, open_folder / "pods"),
     ]
     with (
-        serving(NODE, folder / "plain", environ=environ_of(container(plain)), program=programs[0]) as first,
-        serving(NODE, folder / "pods", environ=environ_of(container(pods)), program=programs[1]) as second,
+        serving(NODE, open_folder / "plain", environ=environ_of(container(plain)), program=programs[0]) as first,
+        serving(NODE, open_folder / "pods", environ=environ_of(container(pods)), program=programs[1]) as second,
     ):
         inside = [child_of(served.process.pid) for served in (first, second)]
         kept = [status_of(process) for process in inside]
@@ -108,14 +91,14 @@ def test_a_node_from_its_manifests_to_prometheus(prometheus: Path, folder: Path,
         config = yaml.safe_load(SCRAPES.read_text())
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "900ms"}
         del config["scrape_configs"][0]["kubernetes_sd_configs"]  # Debian's Prometheus has none
-        config["scrape_configs"][0]["file_sd_configs"] = [{"files": [str(folder / "targets.json")]}]
+        config["scrape_configs"][0]["file_sd_configs"] = [{"files": [str(open_folder / "targets.json")]}]
         other = found(plain, first)
         other["labels"]["__meta_kubernetes_pod_label_app_kubernetes_io_name"] = "other"
         # The overlay for pods alone has no annotations: both are scraped as the first says.
         both = [found(plain, first), found(plain, second), other]
-        (folder / "targets.json").write_text(json.dumps(both))
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        with started(prometheus, folder / "prometheus.yml", folder / "prometheus.log") as running:
+        (open_folder / "targets.json").write_text(json.dumps(both))
+        (open_folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with started(prometheus, open_folder / "prometheus.yml", open_folder / "prometheus.log") as running:
             gpus = answered(running, "count by (__name__) (DCGM_FI_DEV_GPU_TEMP) == 4")
             owners = answered(running, 'count by (__name__, node, namespace, pod, gpu) (DCGM_FI_DEV_FB_USED{pod!=""})')
             targets = running.query("count by (__name__) (up)")

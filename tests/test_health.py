@@ -37,7 +37,6 @@ ANSWERS: dict[Key, Answer] = {
     "nvmlDeviceGetGpuFabricInfoV": (3, 0, 1, 0, 1, "00" * 16),
     **{(LINK, link): 1 for link in range(18)},
 }
-UNTRAINED = (3, 999, 1, 0, 1, "00" * 16)  # the second is why it failed
 ALL = frozenset(PARTS)
 WELL: tuple[float, str] = (0, "OK")
 

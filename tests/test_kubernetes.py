@@ -3,11 +3,9 @@
 import logging
 import os
 import random
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -79,13 +77,11 @@ def owners_on(lines: Iterable[Line], name: str = MEMORY) -> list[Who]:
 
 
 @pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
+def kubelet(open_folder: Path) -> Iterator[Kubelet]:
     """A kubelet that is not started yet; its socket has a short path, as sockets need."""
-    folder = Path(tempfile.mkdtemp(prefix="kubelet-"))
-    made = Kubelet(folder / "kubelet.sock")
+    made = Kubelet(open_folder / "kubelet.sock")
     yield made
     made.stop()
-    shutil.rmtree(folder)
 
 
 Starter = Callable[..., Cluster]
@@ -527,7 +523,6 @@ def test_a_socket_that_may_not_be_used_is_named_as_that(kubelet: Kubelet) -> Non
         pytest.skip("only root can become somebody who may not")
     kubelet.start()
     kubelet.path.chmod(0o600)
-    kubelet.path.parent.chmod(0o755)
     script = f"""
 import os, grpc, otelgpu.attribution.podresources_pb2, encodings.idna
 from otelgpu.attribution.kubelet import Kubelet, KubeletError

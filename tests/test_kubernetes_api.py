@@ -3,8 +3,6 @@
 import itertools
 import logging
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -61,13 +59,11 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def api(papers: Path) -> Iterator[ApiServer]:
+def api(papers: Path, open_folder: Path) -> Iterator[ApiServer]:
     """An API server that is not started yet."""
-    folder = Path(tempfile.mkdtemp(prefix="account-"))
-    made = ApiServer(folder / "serviceaccount", papers)
+    made = ApiServer(open_folder / "serviceaccount", papers)
     yield made
     made.stop()
-    shutil.rmtree(folder)
 
 
 class Watched(Cluster):

@@ -1,9 +1,6 @@
 """otelgpu as nobody, without capabilities, on a read-only root: it needs no more, writes nothing and keeps secrets."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from otelgpu.config import load
 from otelgpu.errors import ConfigError
 from tests.fakenvml import library, models
-from tests.harness import command, series, serving, until
+from tests.harness import command, series, serving, status_of, until
 from tests.least import EPERM_STATUS, NOBODY
 
 SECRET = "hush-4711"
@@ -24,42 +21,28 @@ SECRETS = {
 }
 
 
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that everybody may look into; pytest's own are root's."""
-    folder = Path(tempfile.mkdtemp(prefix="otelgpu-least-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root's rights")
 @pytest.mark.parametrize("flags", [(), EVERYTHING], ids=["plain", "everything"])
-def test_nobody_can_run_it_on_a_read_only_root(flags: tuple[str, ...], public: Path, cc: Path) -> None:
+def test_nobody_can_run_it_on_a_read_only_root(flags: tuple[str, ...], open_folder: Path, cc: Path) -> None:
     """And files cannot be written at all: no cache, no lock, no buffer on the disk."""
     assert cc.exists()
     if any(not place.stat().st_mode & 0o001 for place in (library(), *library().parents)):
         pytest.skip("this checkout is in a folder that nobody but its owner may look into")
     scenario = models.h100(2)
-    with serving(scenario, public, *flags, ready=False, program=("-m", "tests.least", "serve")) as served:
-        before = sorted(public.rglob("*"))
+    with serving(scenario, open_folder, *flags, ready=False, program=("-m", "tests.least", "serve")) as served:
+        before = sorted(open_folder.rglob("*"))
         until(lambda: bool(served.urls) or served.process.poll() is not None, "an address")
         if served.process.poll() == EPERM_STATUS:
             pytest.skip("this container may not make its root read-only")
         assert served.urls, "".join(served.log)
         assert len(series(served.page())) > 20
-        told = status(served.process.pid)
+        told = status_of(served.process.pid)
 
         assert told["Uid"].split() == told["Gid"].split() == [str(NOBODY)] * 4
         assert {name: int(told[name], 16) for name in NO_RIGHTS} == NO_RIGHTS
         assert served.get("/readyz").status == 200
         assert served.stop() == 0
-    assert sorted(public.rglob("*")) == before
+    assert sorted(open_folder.rglob("*")) == before
     assert "Traceback" not in "".join(served.log)
     assert "File too large" not in "".join(served.log)
 

@@ -137,8 +137,8 @@ def _of_driver(config: Config, wanted: Sequence[Field], told: Told) -> Callable[
     return of_nvml
 
 
-def check_simulated(config: Config) -> None:
-    """Raise ConfigError where something is asked of a simulated node that it does not have."""
+def check_source(config: Config) -> None:
+    """Raise ConfigError where something is asked of a simulated node, or of DCGM, that it does not have."""
     problems: list[str] = []
     if config.source.kind == "simulated":
         problems += _no_processes(config, "a simulated node has no processes; leave it off there")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.conftest import ROOT
 from tests.push.collectors import Rotel, free_port, rotel_program
@@ -29,6 +30,7 @@ from tests.push.collectors import Rotel, free_port, rotel_program
 PACE, PUSH_PACE, WINDOW = 15, 60, 180  # seconds
 FAST_NODES, FAST_WINDOW = 10, 360  # one scrape a second: three chunks of 120 samples in each series
 BATCHES_SENT, BYTES_SENT = "otelgpu_otlp_batches_sent_total", "otelgpu_otlp_payload_bytes_total"
+Program: TypeAlias = AbstractContextManager[tuple[int, str]]  # while it runs: its pid, and where it is reached
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
@@ -56,21 +58,17 @@ def working_in() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@contextmanager
-def fleet(nodes: int, folder: Path, *flags: str) -> Iterator[tuple[int, str]]:
+def fleet(nodes: int, folder: Path, *flags: str) -> Program:
     """Run a fleet; give its pid and the address of its list of nodes."""
     command = ["nice", sys.executable, "examples/fleet.py", "--nodes", str(nodes), "--port", "0", *flags]
-    with running(command, r"nodes: (\S+)", folder / "fleet.log") as one:
-        yield one
+    return running(command, r"nodes: (\S+)", folder / "fleet.log")
 
 
-@contextmanager
-def prometheus(folder: Path, name: str, config: str, *flags: str) -> Iterator[tuple[int, str]]:
+def prometheus(folder: Path, name: str, config: str, *flags: str) -> Program:
     """Run a Prometheus; give its pid and its address."""
     (folder / f"{name}.yml").write_text(config)
     command = ["prometheus", f"--config.file={folder / name}.yml", "--web.listen-address=127.0.0.1:0", *flags]
-    with running(command, r'msg="Listening on" address=(\S+)', folder / f"{name}.log") as one:
-        yield one
+    return running(command, r'msg="Listening on" address=(\S+)', folder / f"{name}.log")
 
 
 def scrapes(url: str, pace: int) -> str:
@@ -208,15 +206,13 @@ def started(collector: Rotel) -> Iterator[tuple[int, str]]:
         collector.kill()
 
 
-@contextmanager
-def rotel(folder: Path, sink: str) -> Iterator[tuple[int, str]]:
+def rotel(folder: Path, sink: str) -> Program:
     """Run a rotel that hands on; give its pid and where it takes OTLP."""
     (folder / "gateway").mkdir()
-    with started(Rotel(rotel_program(), sink, folder / "gateway")) as one:
-        yield one
+    return started(Rotel(rotel_program(), sink, folder / "gateway"))
 
 
-def pushed(gateway: Callable[[Path, str], AbstractContextManager[tuple[int, str]]], nodes: int) -> None:
+def pushed(gateway: Callable[[Path, str], Program], nodes: int) -> None:
     """Print what a collector costs that a fleet pushes to, and that hands on to another one."""
     with (
         working_in() as folder,
@@ -245,11 +241,12 @@ def pushed(gateway: Callable[[Path, str], AbstractContextManager[tuple[int, str]
 
 def compressed() -> None:
     """Print how many bytes a page and a sample take."""
-    flags = ("--storage.tsdb.path={0}/data", "--web.enable-admin-api")
     with (
         working_in() as folder,
         fleet(FAST_NODES, folder) as (_, url),
-        prometheus(folder, "prometheus", scrapes(url, 1), *(flag.format(folder) for flag in flags)) as (_, address),
+        prometheus(
+            folder, "prometheus", scrapes(url, 1), f"--storage.tsdb.path={folder / 'data'}", "--web.enable-admin-api"
+        ) as (_, address),
     ):
         page = url.replace("targets", "node-0000/metrics")
         sizes = []

@@ -10,7 +10,6 @@ from tests.fakelib.build import Build
 
 SONAME = "libdcgm.so.4"
 OLD_SONAME = "libdcgm.so.3"
-SINCE_4_5 = frozenset({"dcgmConnect_v3"})  # what older libraries lack
 BUILD = Build(Path(__file__).parent / "c", "dcgm*; errorString; fakedcgm_*;")
 
 

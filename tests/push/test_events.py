@@ -5,8 +5,6 @@ Rule 1: what comes of one sweep or XID is waited for at the collector; time of t
 
 import json
 import logging
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -65,14 +63,12 @@ def telling(node: Callable[..., Node], quick: None, sink: Collector) -> Telling:
 
 
 @pytest.fixture
-def kubelet() -> Iterator[Kubelet]:
+def kubelet(open_folder: Path) -> Iterator[Kubelet]:
     """A kubelet; its socket has a short path, as sockets need."""
-    folder = Path(tempfile.mkdtemp(prefix="kubelet-"))
-    made = Kubelet(folder / "kubelet.sock")
+    made = Kubelet(open_folder / "kubelet.sock")
     made.start()
     yield made
     made.stop()
-    shutil.rmtree(folder)
 
 
 def said(record: LogRecord) -> dict[str, object]:

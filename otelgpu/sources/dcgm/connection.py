@@ -1,30 +1,25 @@
 """The connection to the engine: to one that runs somewhere, or one that is started in this process.
 
-Rule 1: letting go never overlaps another call: whoever asks the engine does it inside `call`, and the connection is
-        closed only when nobody is inside; from then on nobody comes in before it is open again.
-Rule 2: no lock is held during a call to libdcgm.
-Rule 3: `open` and `close` are called from one thread at a time.
-Rule 4: an engine in this process changes the working directory of the process, which is changed back.
+Rule 1: letting go never overlaps another call: whoever asks the engine does it inside `door.call`.
+Rule 2: `open` and `close` are called from one thread at a time.
+Rule 3: an engine in this process changes the working directory of the process, which is changed back.
 """
 
 import ctypes
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from otelgpu.errors import SourceDownError
-from otelgpu.model import Gap
-from otelgpu.sources import DeviceDownError
 from otelgpu.sources.dcgm.errors import CONNECTION, DISCONNECTED, DcgmError
 from otelgpu.sources.dcgm.library import Library
 from otelgpu.sources.dcgm.structs import MODE_AUTO, ConnectParams, EmbeddedParams, Handle, VersionInfo, version_of
+from otelgpu.sources.door import Door
 
 logger = logging.getLogger(__name__)
 
 UNIX = "unix://"
-LOCAL = ("", UNIX, "localhost:", "127.", "[::1]:")  # what the address of an engine on this machine begins with
+LOCAL = (UNIX, "localhost:", "127.", "[::1]:")  # what the address of an engine on this machine begins with
 
 
 class Connection:
@@ -41,39 +36,26 @@ class Connection:
         self._address = address
         self._release = release
         self._patience = patience
-        self._lock = threading.Lock()
-        self._inside = 0  # calls under way
         self._handle: int | None = None
-        self._is_open = self._is_suspect = self._is_initialized = False
+        self._is_suspect = self._is_initialized = False
+        self._nobody = f"there is no connection to {self.place}"
+        self.door = Door(self._nobody)
 
     @property
     def is_local(self) -> bool:
         """Whether the engine goes by this machine's clock."""
-        return not self._address or self._address.startswith(LOCAL[1:])
+        return not self._address or self._address.startswith(LOCAL)
 
     @property
     def place(self) -> str:
         """Say which engine this is."""
         return f"the host engine at {self._address}" if self._address else "the engine in this process"
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Hold the connection open. Raise DeviceDownError while there is none."""
-        with self._lock:
-            if not self._is_open:
-                raise DeviceDownError(Gap.FAILED, f"there is no connection to {self.place}")
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-
     def ask(self, name: str, *arguments: object) -> None:
         """Call a function of libdcgm with the handle before the arguments. Raise DcgmError."""
         handle = self._handle
         if handle is None:
-            raise DcgmError(name, CONNECTION, f"there is no connection to {self.place}")
+            raise DcgmError(name, CONNECTION, self._nobody)
         try:
             self._library.call(name, handle, *arguments)
         except DcgmError as error:
@@ -85,7 +67,7 @@ class Connection:
         """Connect, where that is still to be done or the connection before is gone. Raise SourceDownError."""
         if self._is_suspect and not self.close():
             raise SourceDownError(f"{self.place} is gone; and a call to it has not returned")
-        if self._is_open:
+        if self.door.is_open:
             return
         try:
             if not self._is_initialized:
@@ -97,14 +79,12 @@ class Connection:
         self._handle = handle
         self.version = self._told_version()
         self.number += 1
-        self._is_open = True
+        self.door.open()
 
     def close(self) -> bool:
         """Let go of the engine. False when it holds a call: then all is left as it is."""
-        with self._lock:
-            if self._inside:
-                return False
-            self._is_open = False
+        if not self.door.shut():
+            return False
         handle, is_gone = self._handle, self._is_suspect
         if handle is not None:
             if not is_gone:

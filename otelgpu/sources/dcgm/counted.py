@@ -12,7 +12,7 @@ Rule 4: `listen` is called in the thread that counts the GPUs, `answers` in thos
 import ctypes
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_longlong
 
 from otelgpu.counts import CLOCK_COUNTS, XID_COUNTS, ClockCounts, Counting, XidCounts
@@ -20,10 +20,10 @@ from otelgpu.events import Told, Xid, unheard
 from otelgpu.fields import CATALOGUE, Field
 from otelgpu.model import Device, Gap, Missing, Reading
 from otelgpu.sources.dcgm.connection import Connection
-from otelgpu.sources.dcgm.errors import DISCONNECTED, DcgmError, gap_of
+from otelgpu.sources.dcgm.errors import DcgmError
 from otelgpu.sources.dcgm.readable import CLOCK_REASONS, XID_ERRORS
 from otelgpu.sources.dcgm.structs import FE_GPU, Enumeration
-from otelgpu.sources.dcgm.values import MICRO, Refusal, judged
+from otelgpu.sources.dcgm.values import MICRO, Refusal, judged, refusal_of
 from otelgpu.sources.dcgm.watches import HEARD_KEPT, Watched
 
 NOT_HEARD = Refusal(Gap.FAILED, "the engine has not been asked yet")
@@ -34,13 +34,11 @@ HEARD_OF: Mapping[int, frozenset[int]] = {XID_ERRORS: XID_COUNTS | {XID_ERRORS},
 class Counted:
     """Counts for the fields that are wanted."""
 
-    def __init__(self, clock: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._wall = wall
+    def __init__(self) -> None:
         self._counting = Counting()
         self._told: Told = unheard
         self._fields: tuple[Field, ...] = ()
-        self._xids = XidCounts((), self._counting, clock)
+        self._xids = XidCounts((), self._counting, time.monotonic)
         self._clocks: dict[str, ClockCounts] = {}  # by UUID
         self._codes: dict[str, int] = {}  # the last XID, by UUID
         self._since: dict[int, tuple[int, int]] = {}  # connection, and DCGM's time of what comes next over it, by field
@@ -83,12 +81,10 @@ class Counted:
             try:
                 self._take(connection, id_, watched.heard[id_], uuids)
             except DcgmError as error:
-                if error.code in DISCONNECTED:
-                    raise
-                self._refusals[id_] = Refusal(gap_of(error.code), str(error))
+                self._refusals[id_] = refusal_of(error)
             else:
                 self._refusals.pop(id_, None)
-                self._heard_at[id_] = self._clock()
+                self._heard_at[id_] = time.monotonic()
 
     def answers(self, device: Device) -> list[Reading | Missing]:
         """Give what was counted of a GPU, or why there is nothing."""
@@ -111,7 +107,7 @@ class Counted:
 
     def _too_old(self, id_: int) -> Refusal | None:
         """Say why there are no counts while the engine holds the call that asks for what they are made of."""
-        age = self._clock() - self._heard_at.get(id_, -math.inf)
+        age = time.monotonic() - self._heard_at.get(id_, -math.inf)
         if age <= self._expire:
             return None
         return NOT_HEARD if math.isinf(age) else Refusal(Gap.TIMEOUT, f"the engine has not answered for {age:.0f} s")
@@ -123,7 +119,7 @@ class Counted:
     def _clocks_of(self, uuid: str) -> ClockCounts:
         clocks = self._clocks.get(uuid)
         if clocks is None:
-            clocks = self._clocks[uuid] = ClockCounts(self._fields, self._counting, self._clock)
+            clocks = self._clocks[uuid] = ClockCounts(self._fields, self._counting, time.monotonic)
         return clocks
 
     def _take(self, connection: Connection, id_: int, place: tuple[int, int], uuids: Mapping[int, str]) -> None:
@@ -166,6 +162,6 @@ class Counted:
             self._codes[uuid] = number
             if is_counted:
                 self._xids.add(uuid, number)
-                now, then = self._wall(), taken / MICRO
+                now, then = time.time(), taken / MICRO
                 # What is kept is no older than that: another time is that of a clock that is wrong, or none.
                 self._told(Xid(uuid, number, then if abs(now - then) <= HEARD_KEPT else now))

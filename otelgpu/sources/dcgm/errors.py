@@ -11,7 +11,7 @@ from otelgpu.fields.measures import INT32_HIGHEST, INT64_HIGHEST
 from otelgpu.model import Gap
 
 BADPARAM, GENERIC, NOT_SUPPORTED, UNINITIALIZED, UNKNOWN_FIELD = -1, -3, -6, -10, -13
-NO_DATA, NOT_WATCHED, CONNECTION, UNSUPPORTED_BY_API, NO_NVML = -14, -16, -21, -32, -56
+NO_DATA, NOT_WATCHED, CONNECTION, UNSUPPORTED_BY_API = -14, -16, -21, -32
 
 NO_VALUE = "DCGM has no value yet"
 GAPS: Mapping[int, tuple[Gap, str]] = {

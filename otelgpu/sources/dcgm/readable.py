@@ -4,8 +4,6 @@ Rule 1: all that DCGM keeps for a GPU or an instance as one number or text is re
         the reason.
 """
 
-from collections.abc import Iterable
-
 from otelgpu.counts import CLOCK_COUNTS, XID_COUNTS
 from otelgpu.fields import CATALOGUE, Field, Level
 from otelgpu.fields.row import Number
@@ -52,7 +50,6 @@ OF_INSTANCE = frozenset(
 ) - {XID_ERRORS, NAME, UUID}  # fmt: skip
 
 
-def unreadable(readable: Iterable[int] = READABLE) -> dict[int, str]:
-    """Say of each field of the catalogue that is not *readable* why this source does not give it."""
-    known = frozenset(readable)
-    return {id_: why for id_, field in CATALOGUE.items() if id_ not in known and (why := _why_not(field))}
+def unreadable() -> dict[int, str]:
+    """Say of each field of the catalogue that is not READABLE why this source does not give it."""
+    return {id_: why for id_, field in CATALOGUE.items() if (why := _why_not(field))}

@@ -9,13 +9,13 @@ Rule 3: an engine that is gone is connected to again by the next `count`; its wa
 
 import ctypes
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import c_int
 from typing import NamedTuple
 
 from otelgpu.counts import Counting
 from otelgpu.errors import SourceDownError
-from otelgpu.events import Told, unheard
+from otelgpu.events import Told
 from otelgpu.fields import Field
 from otelgpu.health import HEALTH
 from otelgpu.model import Device, Gap, Reading, Sample, SourceFacts
@@ -55,20 +55,18 @@ class DcgmSource:
         self,
         library: Library,
         fields: Iterable[Field],
-        told: Told = unheard,
+        told: Told,
         *,
         address: str,
         paces: Paces,
         patience: float,
-        counting: Counting = Counting(),  # noqa: B008 - frozen
-        clock: Callable[[], float] = time.monotonic,
+        counting: Counting,
     ) -> None:
         self._connection = Connection(library, address, release=self._release, patience=patience)
         self._watches = Watches(self._connection)
-        self._counted = Counted(clock)
-        self._ages = Ages(paces.expire, clock)
-        self._ages.is_local = self._connection.is_local
-        self._again = Again(clock)
+        self._counted = Counted()
+        self._ages = Ages(paces.expire, is_local=self._connection.is_local)
+        self._again = Again(time.monotonic)
         self._number = 0  # of the connection over which something is watched
         self._edition = 0  # of what is wanted
         self._known: tuple[int, int, Seen] | None = None  # connection, edition and what was there at the last look
@@ -101,12 +99,12 @@ class DcgmSource:
 
     def device(self, slot: int) -> Device:
         """Say which GPU is in a slot; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             return self._reader(slot).device
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             reader = self._reader(slot)
             if reader.is_read:
                 raise DeviceDownError(Gap.TIMEOUT, "another thread looks after this slot by now")

@@ -8,7 +8,7 @@ Rule 3: a value that the engine has not taken anew for longer than *expire* is n
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from ctypes import c_uint16
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from otelgpu.fields.measures import INT64_HIGHEST
 from otelgpu.fields.row import Number
 from otelgpu.model import Gap
 from otelgpu.sources.dcgm.connection import Connection
-from otelgpu.sources.dcgm.errors import blank_number, blank_text, told_by
+from otelgpu.sources.dcgm.errors import DISCONNECTED, DcgmError, blank_number, blank_text, gap_of, told_by
 from otelgpu.sources.dcgm.structs import OK, EntityPair, FieldValue1, FieldValue2
 
 Entity: TypeAlias = tuple[int, int]  # dcgm_field_entity_group_t, id
@@ -37,6 +37,13 @@ class Refusal:
 
     gap: Gap
     reason: str
+
+
+def refusal_of(error: DcgmError) -> Refusal:
+    """Make what a field is missing for of an error; raise the one that says that the connection is gone."""
+    if error.code in DISCONNECTED:
+        raise error
+    return Refusal(gap_of(error.code), str(error))
 
 
 class Call:
@@ -67,21 +74,19 @@ class Call:
 class Ages:
     """Since when each value is as it is. With *is_local* the engine's clock is this machine's."""
 
-    def __init__(self, expire: float, clock: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, expire: float, *, is_local: bool) -> None:
         self.expire = expire
-        self.is_local = False
-        self._clock = clock
-        self._wall = wall
+        self._is_local = is_local
         self._taken: dict[tuple[Entity, int], tuple[int, float]] = {}  # DCGM's time, and when that was by our clock
 
     def too_old(self, entity: Entity, field: Field, taken: int) -> Refusal | None:
         """Say why a value that was taken then (microseconds since the epoch) is too old; None where it is not."""
         if field.id in EVENTS:
             return None
-        now = self._clock()
+        now = time.monotonic()
         before = self._taken.get((entity, field.id))
         if before is None or before[0] != taken:
-            lag = max(self._wall() - taken / MICRO, 0.0) if self.is_local else 0.0
+            lag = max(time.time() - taken / MICRO, 0.0) if self._is_local else 0.0
             before = self._taken[entity, field.id] = taken, now - lag
         age = now - before[1]
         if age <= self.expire:

@@ -21,10 +21,10 @@ from typing import TypeAlias, TypeVar
 from otelgpu.fields import Field
 from otelgpu.model import Gap
 from otelgpu.sources.dcgm.connection import Connection
-from otelgpu.sources.dcgm.errors import BAD_LIST, DISCONNECTED, DcgmError, gap_of
+from otelgpu.sources.dcgm.errors import BAD_LIST, DcgmError
 from otelgpu.sources.dcgm.readable import OF_INSTANCE, PROFILING
 from otelgpu.sources.dcgm.structs import GROUP_EMPTY, MOST_IN_GROUP, Handle, ProfMetricGroups, version_of
-from otelgpu.sources.dcgm.values import MICRO, Entity, Refusal
+from otelgpu.sources.dcgm.values import MICRO, Entity, Refusal, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Watches:
         try:
             self._connection.ask("dcgmProfGetSupportedMetricGroups", ctypes.byref(groups))
         except DcgmError as error:
-            return _refusal(error)
+            return refusal_of(error)
         found = groups.metricGroups[: groups.numMetricGroups]
         return frozenset(id_ for group in found for id_ in group.fieldIds[: group.numFieldIds])
 
@@ -151,7 +151,7 @@ class Watches:
             try:
                 self._connection.ask("dcgmGroupAddEntity", handle, kind, id_)
             except DcgmError as error:
-                watched.lacking[kind, id_] = _refusal(error)  # one that is lost just now costs itself
+                watched.lacking[kind, id_] = refusal_of(error)  # one that is lost just now costs itself
         return handle.value
 
     def _watch_beside(
@@ -161,7 +161,7 @@ class Watches:
         try:
             group = self._group(entities, watched)
         except DcgmError as error:
-            return dict.fromkeys(ids, _refusal(error))
+            return dict.fromkeys(ids, refusal_of(error))
         return self._watch(group, ids, interval, interval * KEPT)
 
     def _sample_now(self) -> None:
@@ -169,7 +169,7 @@ class Watches:
         try:
             self._connection.ask("dcgmUpdateAllFields", 1)
         except DcgmError as error:
-            logger.debug("no values before the next pace: %s", _refusal(error).reason)
+            logger.debug("no values before the next pace: %s", refusal_of(error).reason)
 
     def _watch(self, group: int, ids: Sequence[int], interval: float, keep: float) -> Refused:
         """Watch a list of fields, in as few pieces as there may be; give back those that are refused."""
@@ -202,7 +202,7 @@ class Watches:
         if error.code in BAD_LIST:
             engine = f"DCGM {self._connection.version}".strip()
             return Refusal(Gap.UNSUPPORTED, f"{engine} does not know this field, or has it on no GPU here: {error}")
-        return _refusal(error)
+        return refusal_of(error)
 
     def _name(self) -> bytes:
         """Make a name that no other group of the engine has."""
@@ -220,13 +220,6 @@ class Watches:
             self._connection.ask(name, *handles)
         except DcgmError as error:
             logger.debug("not given back: %s", error)
-
-
-def _refusal(error: DcgmError) -> Refusal:
-    """Make what a field is missing for of an error that is not about the connection."""
-    if error.code in DISCONNECTED:
-        raise error
-    return Refusal(gap_of(error.code), str(error))
 
 
 def pieces(things: Sequence[T], most: int) -> Iterator[Sequence[T]]:

@@ -1,21 +1,17 @@
 """The connection to the driver: nvmlInit, nvmlShutdown and what lies between them.
 
-Rule 1: nvmlShutdown never overlaps another call: whoever asks the driver does it inside `call`, and the connection is
-        closed only when nobody is inside; from then on nobody comes in before it is open again.
-Rule 2: no lock is held during a driver call.
-Rule 3: `open`, `count` and `close` are called from one thread at a time.
+Rule 1: nvmlShutdown never overlaps another call: whoever asks the driver does it inside `door.call`.
+Rule 2: `count` and `close` are called from one thread at a time.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pynvml
 
 from otelgpu.errors import SourceDownError
-from otelgpu.model import Gap, SourceFacts
-from otelgpu.sources import DeviceDownError
+from otelgpu.model import SourceFacts
+from otelgpu.sources.door import Door
 from otelgpu.sources.nvml.errors import DISCONNECTED, down, text_of
 from otelgpu.sources.nvml.loading import loaded, loading_error, unload
 
@@ -34,27 +30,12 @@ class Connection:
     def __init__(self, *, release: Callable[[], bool], clock: Callable[[], float], root: str = "") -> None:
         self.number = 0
         self.facts = SourceFacts("nvml")
+        self.door = Door("there is no connection to the driver")
         self._release = release
         self._root = root
         self._clock = clock
-        self._lock = threading.Lock()
-        self._inside = 0  # calls under way
-        self._is_open = False
         self._is_suspect = False
         self._renew_at = 0.0  # not before
-
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Hold the connection open. Raise DeviceDownError while there is none."""
-        with self._lock:
-            if not self._is_open:
-                raise DeviceDownError(Gap.FAILED, "there is no connection to the driver")
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
 
     def suspect(self) -> None:
         """A GPU has said that the driver is gone: open a new connection before the next count (see RENEW)."""
@@ -82,20 +63,18 @@ class Connection:
             raise down(error) from error
 
     def _counted(self) -> int:
-        if not self._is_open:
+        if not self.door.is_open:
             self._open()
         return int(pynvml.nvmlDeviceGetCount())
 
     def close(self) -> bool:
         """Let go of the driver. False when it holds a call: then all is left as it is."""
-        with self._lock:
-            if not self._is_open:
-                return True
-            if self._inside:
-                return False
-            self._is_open = False
+        if not self.door.is_open:
+            return True
+        if not self.door.shut():
+            return False
         if not self._release():
-            self._is_open = True
+            self.door.open()
             return False
         try:
             pynvml.nvmlShutdown()
@@ -119,7 +98,7 @@ class Connection:
         )
         self.number += 1
         self._is_suspect = False
-        self._is_open = True
+        self.door.open()
 
 
 def _text_or_nothing(ask: Callable[[], object]) -> str:

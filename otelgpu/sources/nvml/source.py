@@ -127,7 +127,7 @@ class NvmlSource:
 
     def device(self, slot: int) -> Device:
         """Open the GPU in a slot, or say again which one it is; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             with self._lock:
                 self._ticket += 1
                 ticket = self._tickets[slot] = self._ticket
@@ -160,7 +160,7 @@ class NvmlSource:
 
     def read(self, slot: int) -> Sample:
         """Read the GPU in a slot and its instances; see the protocol."""
-        with self._connection.call():
+        with self._connection.door.call():
             is_suspended = self._sleep.checked(slot)
             with self._lock:
                 known = self._slots[slot]
