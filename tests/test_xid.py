@@ -4,7 +4,7 @@ Rule 1: an event is there when the page shows it; `until` waits for that and not
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -195,8 +195,19 @@ def test_a_lost_gpu_does_not_take_the_xids_of_the_others(node: Start, caplog: py
     caplog.set_level("INFO", "otelgpu")
     running = node(PAIR, fields=(XID, POWER))
     lost = PAIR.with_xid(1, 79).with_gpu(1, lost=True)
-    running.show(lost)
-    until(lambda: codes(running) == {"0": 0, "1": 79}, "GPU 0 is listened to again")
+    made = running.fake.calls("nvmlEventSetCreate")
+    seen: list[float | None] = []
+
+    def look() -> Mapping[str, float]:
+        found = codes(running)
+        seen.append(found.get("0"))
+        return found
+
+    running.show(lost.but(delays={"nvmlEventSetCreate": 0.2}))
+    until(lambda: look().get("1") == 79 and running.fake.calls("nvmlEventSetCreate") > made, "a new set is made")
+    for _ in range(10):
+        look()
+    assert {*seen} == {0}  # also while nobody listens to GPU 0
     running.show(lost.with_xid(0, 31))
     until(lambda: codes(running) == {"0": 31, "1": 79}, "an event of the other GPU")
     running.show(lost.with_xid(0, 31).with_gpu(1, lost=False).with_xid(1, 43))

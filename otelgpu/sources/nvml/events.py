@@ -5,7 +5,8 @@ Rule 1: the thread runs only when somebody asks for an XID; it makes the event s
 Rule 2: no lock is held during a driver call.
 Rule 3: it keeps the last code of each GPU; who is asked for it gets 0 while there was none since the start. When
         events cannot be waited for there is no code: an old one would look like the last.
-Rule 4: after a wait that failed the set is made anew: one with a GPU that was lost fails for ever.
+Rule 4: after a wait that failed the set is made anew: one with a GPU that was lost fails for ever. For the moment
+        that this takes the codes of the other GPUs hold: they are what stands there afterwards, too.
 Rule 5: every event is told at once, equal codes in a row too, to whoever wants to hear; `told` neither blocks nor
         raises.
 """
@@ -65,7 +66,7 @@ class XidEvents:
         is_registered = current is not None and self._registered.get(uuid) is current
         if not is_registered or self._names.get(address_of(handle)) != uuid:
             refusal = self._refused(uuid) or watch.overdue() or self._register(watch, handle, uuid)
-            if refusal is not None:
+            if refusal is not None and not (uuid in self._registered and watch.is_renewing()):
                 return refusal
         return watch.trouble() or self._codes.get(uuid, 0)
 
@@ -144,6 +145,7 @@ class _Watch:
         self._asked_at: float | None = None  # since when the driver is asked something
         self._trouble: Refusal | None = None
         self._failed: str | None = None  # the question that did, of which the log has been told
+        self._lost_at: float | None = None  # when waits began to fail, if that was because of a lost GPU
         self._patient_until = clock() + PATIENCE
         self._thread = threading.Thread(target=self._run, name="otelgpu-events", daemon=True)
         self._thread.start()
@@ -176,8 +178,12 @@ class _Watch:
                 self._registered.set()
 
     def trouble(self) -> Refusal | None:
-        """Say why events cannot be waited for; None while they can."""
-        return self.overdue() or self._trouble
+        """Say why events cannot be waited for; None while they can, or will in a moment."""
+        return self.overdue() or (None if self.is_renewing() else self._trouble)
+
+    def is_renewing(self) -> bool:
+        """Whether the set is just being made anew, or was a moment ago, because a GPU in it was lost."""
+        return self._lost_at is not None and self._clock() - self._lost_at <= OVERDUE
 
     def overdue(self) -> Refusal | None:
         """Say that the driver holds the thread, if it does; None when it does not."""
@@ -249,10 +255,12 @@ class _Watch:
             self._asked_at = None
 
     def _fail(self, question: str, error: pynvml.NVMLError) -> None:
+        gap = gap_of(error.value)
         if self._failed is None:
             logger.warning("%s: %s; XID fields will be absent until it works", question, error)
+            self._lost_at = self._clock() if gap is Gap.LOST else None
         self._failed = question
-        self._trouble = gap_of(error.value), f"{question}: {error}"
+        self._trouble = gap, f"{question}: {error}"
 
 
 def _freed(event_set: Any) -> None:  # noqa: ANN401 - c_nvmlEventSet_t
