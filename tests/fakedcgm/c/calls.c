@@ -3,8 +3,6 @@
 #include <string.h>
 #include "fake.h"
 
-enum { POLL_US = 5000 };
-
 static Rules rules_for(const Scenario *s, Fn fn, const dcgmGroupEntityPair_t *about, bool with_system) {
     Rules found = {.n = 0};
     const Entity *e = about ? entity_find(s, *about) : NULL;
@@ -16,13 +14,8 @@ static Rules rules_for(const Scenario *s, Fn fn, const dcgmGroupEntityPair_t *ab
 /* Delays and hangs; the scenario may be a newer one afterwards. Gives the error. */
 static int suffer(Call *call, const dcgmGroupEntityPair_t *about, bool with_system) {
     Rules rules = rules_for(call->scenario, call->fn, about, with_system);
-    uint64_t us = rules_delay(&rules);
-    if (us) pause_us(us);
-    rules_crash(&rules);
-    int met = rules_met(&rules);
-    unsigned generation = atomic_load(&release_generation);
-    while (rules_hang(&rules, met) && generation == atomic_load(&release_generation)) {
-        pause_us(POLL_US);
+    Hang hang = rules_suffered(&rules);
+    while (rules_hold(&rules, &hang)) {
         Scenario *newer = scenario_acquire();
         if (!newer) continue;
         scenario_release(call->scenario);

@@ -112,10 +112,13 @@ typedef struct { /* what holds for one call: the first that says something wins 
 } Rules;
 
 void rules_add(Rules *r, Entry *const *rows, Fn fn, const Args *args);
-int rules_met(Rules *r); /* which call this is among those that meet a hang, from 0; asked once a call */
-bool rules_hang(const Rules *r, int met);
-void rules_crash(const Rules *r);
-uint64_t rules_delay(const Rules *r);
+typedef struct { /* what one call knows of its hang */
+    int met; /* which call this is among those that meet it, from 0 */
+    unsigned generation;
+} Hang;
+
+Hang rules_suffered(Rules *r); /* delays and crashes as they say; once a call */
+bool rules_hold(const Rules *r, const Hang *h); /* whether the call hangs on; a moment has passed then */
 int rules_error(const Rules *r);
 void pause_us(uint64_t us);
 

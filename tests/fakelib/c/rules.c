@@ -16,6 +16,8 @@
 #include <string.h>
 #include "fakelib.h"
 
+enum { POLL_US = 5000 };
+
 static bool same_args(const Args *a, const Args *b) {
     return a->n == b->n && memcmp(a->v, b->v, sizeof(uint32_t) * (size_t)a->n) == 0;
 }
@@ -102,7 +104,7 @@ void rules_add(Rules *r, Entry *const *rows, Fn fn, const Args *args) {
         if (candidates[i]) r->rules[r->n++] = candidates[i];
 }
 
-int rules_met(Rules *r) {
+static int count_met(Rules *r) {
     int first = INT_MAX;
     for (int i = 0; i < r->n; i++)
         if (r->rules[i]->hang) {
@@ -112,24 +114,25 @@ int rules_met(Rules *r) {
     return first == INT_MAX ? 0 : first;
 }
 
-bool rules_hang(const Rules *r, int met) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->hang && (!r->rules[i]->hang_calls || met < r->rules[i]->hang_calls)) return true;
-    return false;
-}
-
-void rules_crash(const Rules *r) {
+Hang rules_suffered(Rules *r) {
+    uint64_t delay_us = 0;
+    for (int i = 0; i < r->n && !delay_us; i++) delay_us = r->rules[i]->delay_us;
+    if (delay_us) pause_us(delay_us);
     for (int i = 0; i < r->n; i++)
         if (r->rules[i]->crash) {
             signal(SIGSEGV, SIG_DFL);
             raise(SIGSEGV);
         }
+    return (Hang){.met = count_met(r), .generation = atomic_load(&release_generation)};
 }
 
-uint64_t rules_delay(const Rules *r) {
-    for (int i = 0; i < r->n; i++)
-        if (r->rules[i]->delay_us) return r->rules[i]->delay_us;
-    return 0;
+bool rules_hold(const Rules *r, const Hang *h) {
+    for (int i = 0; i < r->n && h->generation == atomic_load(&release_generation); i++)
+        if (r->rules[i]->hang && (!r->rules[i]->hang_calls || h->met < r->rules[i]->hang_calls)) {
+            pause_us(POLL_US);
+            return true;
+        }
+    return false;
 }
 
 int rules_error(const Rules *r) {

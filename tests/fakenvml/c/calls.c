@@ -5,8 +5,6 @@
 #include <string.h>
 #include "fake.h"
 
-enum { POLL_US = 5000 };
-
 static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool closing;
@@ -59,15 +57,9 @@ static bool renew(Call *call, bool has_device, uint32_t id) {
 /* Delays and hangs; the scenario may be a newer one afterwards. */
 static void suffer(Call *call, Fn fn, bool has_device, uint32_t id, const Args *args) {
     Rules rules = rules_for(call, fn, args);
-    uint64_t us = rules_delay(&rules);
-    if (us) pause_us(us);
-    rules_crash(&rules);
-    int met = rules_met(&rules);
-    unsigned generation = atomic_load(&release_generation);
-    while (rules_hang(&rules, met) && generation == atomic_load(&release_generation)) {
-        pause_us(POLL_US);
+    Hang hang = rules_suffered(&rules);
+    while (rules_hold(&rules, &hang))
         if (renew(call, has_device, id)) rules = rules_for(call, fn, args);
-    }
 }
 
 void call_unlock(Call *call) {
